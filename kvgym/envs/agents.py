@@ -259,8 +259,8 @@ class AgentPolicy(Policy):
         self.info = PolicyInfo(  # type: ignore[misc]
             name=name,
             summary=f"{type(model).__name__} acting by {self.config.action}",
-            needs=frozenset(self.config.information),
-            uses=frozenset({"session"} if self.config.kind.follows_turns else ()),
+            needs=self.config.needed,
+            uses=frozenset((*self.config.uses, *(["session"] if self.config.kind.follows_turns else []))),
             chunks_prefill=self.config.kind.plans,
             pauses=self.config.kind.plans,
             evicts=True,

@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from kvgym.envs.routing.features import ROUTING_SETTINGS
-from kvgym.envs.scheduling.config import EnvConfig, check_names, episode_horizon, validated
+from kvgym.envs.scheduling.config import EnvConfig, check_names, validated
+from kvgym.envs.scheduling.drawing import episode_horizon
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.fleet.groups import WorkerGroup

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from kvgym.envs.scheduling.config import EnvConfig, episode_horizon, validated
+from kvgym.envs.scheduling.config import EnvConfig, validated
+from kvgym.envs.scheduling.drawing import episode_horizon
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.fleet.choices import with_fleet
 from kvgym.experiments.fleet.groups import StartUp, WorkerGroup

@@ -33,6 +33,7 @@ from kvgym.envs.scheduling.components import (
     chosen_parts,
     chosen_terms,
 )
+from kvgym.envs.scheduling.drawing import episode_horizon
 from kvgym.envs.scheduling.observations import active_features, queue_features, standard_size
 from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, show_bits
 from kvgym.envs.scheduling.tables import (
@@ -92,20 +93,6 @@ def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
     unknown = sorted(set(given) - set(valid))
     if unknown:
         raise UnknownNameError(kind, unknown[0], valid)
-
-
-def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
-    """Return the time at which episodes are truncated, seconds.
-
-    It is ``horizon`` if given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
-    """
-    if horizon is not None:
-        return horizon
-    if np.isfinite(system.horizon):
-        return float(system.horizon)
-    rate = workload.mean_rate
-    span = num_requests / rate if np.isfinite(rate) and rate > 0 else 0.0
-    return float(10 * span + 600.0)
 
 
 def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, int]:
@@ -186,11 +173,14 @@ class EnvConfig(Description):
         information: information about requests that is revealed, subset of
             :data:`kvgym.envs.scheduling.revealed.INFORMATION`; observations contain all of it. ``"features"`` are the
             feature columns of requests, ``"renewed_length"`` predictions that are renewed while they decode.
+        uses: subset of ``information`` that requests need not carry, while the rest must be there. Where it is
+            missing its features are 0.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
             ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"prefix_cache"``,
             what the prefix cache holds, what waiting requests find and share, and what evictions free; ``"deadline"``,
             the time left to the target of the whole request, with ``"slo"`` in information; ``"rank"``, the rule's
-            view of each request, only for rank and rank_scores. Registered parts come last, see
+            view of each request, only for rank and rank_scores; ``"class_lengths"``, of the ended outputs of the asked
+            request's class, only for priority with ``"class"`` in information. Registered parts come last, see
             :data:`kvgym.envs.scheduling.components.OBSERVATIONS`.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS` and the registered
             ones in :data:`kvgym.envs.scheduling.components.REWARDS`.
@@ -208,8 +198,9 @@ class EnvConfig(Description):
             with a Box.
         weights: weights of the scheduler ``ranked`` under rank_scores; omitted ones have its defaults.
         scheduler: scheduler below the agent, with hyperparameters as in ``"mc_sf:alpha=0.1"``; for priority and keep.
-        answer: what the number of priority is to the scheduler below: ``"predicted_length"``; ``"score"``, an addition
-            to its score of the request; or ``"class"``, the class that it observes.
+        answer: what the number of priority is to the scheduler below: ``"predicted_length"``; ``"optional_length"``,
+            the same, or no opinion; ``"score"``, an addition to its score of the request; or ``"class"``, the class
+            that it observes.
         ask_every: output tokens after which a request is asked for again, and at its first one; 0 = only when it
             arrives. For priority.
         lifetimes: finite times to live of KV, seconds, in ascending order; for keep.
@@ -244,6 +235,7 @@ class EnvConfig(Description):
     epochs: Literal["iteration", "decision"] = "iteration"
     overflow: Literal["lifo", "clear"] = "lifo"
     information: tuple[str, ...] = ("predicted_length",)
+    uses: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     reward: dict[str, float] = Field(default_factory=lambda: {"latency": 1.0})
     reward_scale: float | None = Field(default=None, gt=0)
@@ -254,7 +246,7 @@ class EnvConfig(Description):
     unit_actions: bool = False
     weights: dict[str, float] = Field(default_factory=dict)
     scheduler: str | None = None
-    answer: Literal["predicted_length", "score", "class"] | None = None
+    answer: Literal["predicted_length", "optional_length", "score", "class"] | None = None
     ask_every: int = Field(default=0, ge=0)
     lifetimes: tuple[float, ...] = ()
     horizon: float | None = Field(default=None, gt=0)
@@ -279,9 +271,12 @@ class EnvConfig(Description):
                 f"environment argument action = {shown(config.action)}; valid: {', '.join(map(shown, ACTIONS))}"
             )
         check_names("information", config.information, INFORMATION)
-        check_names("feature", config.features, (*FEATURES, *OBSERVATIONS))
+        own = sorted(config.kind.observed_with.keys() - set(INFORMATION))
+        check_names("feature", config.features, (*FEATURES, *own, *OBSERVATIONS))
+        if missing := sorted(set(config.uses) - set(config.information)):
+            raise ConfigError(f"uses has {shown(missing[0])}, which information lacks; add it there as well")
         check_names("reward term", config.reward, (*REWARD_TERMS, *REWARDS))
-        chosen_parts(config.features)
+        config.chosen_parts()
         chosen_terms(list(config.reward))
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
             raise ConfigError(
@@ -314,6 +309,11 @@ class EnvConfig(Description):
         return config
 
     @property
+    def needed(self) -> frozenset[str]:
+        """The information that requests must carry: all but ``uses``."""
+        return frozenset(self.information) - set(self.uses)
+
+    @property
     def reward_terms(self) -> tuple[str, ...]:
         """Names of the reward terms: the standard ones, then the registered ones in ``reward``."""
         return (*REWARD_TERMS, *(term.name for term in chosen_terms(list(self.reward))))
@@ -326,8 +326,13 @@ class EnvConfig(Description):
     @property
     def parts(self) -> tuple[ObservationPart, ...]:
         """Parts of the observation after the standard features: those of the kind, then those in ``features``."""
-        shown = (part for name, part in self.kind.observed_with.items() if name in self.information)
-        return (*self.kind.observed, *shown, *chosen_parts(self.features))
+        names = {*self.information, *self.features}
+        shown = (part for name, part in self.kind.observed_with.items() if name in names)
+        return (*self.kind.observed, *shown, *self.chosen_parts())
+
+    def chosen_parts(self) -> tuple[ObservationPart, ...]:
+        """Return the registered parts in ``features``."""
+        return chosen_parts([name for name in self.features if name not in self.kind.observed_with])
 
     @property
     def action_space(self) -> spaces.Space[Any]:

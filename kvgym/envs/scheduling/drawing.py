@@ -1,4 +1,4 @@
-"""The requests of an episode: the seed that draws them, and the load at which they arrive."""
+"""The requests of an episode: the seed that draws them, the load at which they arrive, and how long they have."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError, shown
+from kvgym.simulator.system import System
 from kvgym.utils.checks import check_seed
 from kvgym.utils.seeding import stream
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import Workload
 
 
 def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> RequestTable:
@@ -51,3 +53,17 @@ def workload_seed(options: Any, rng: np.random.Generator) -> int:
     given = reset_options(options, "workload_seed")
     drawn = int(rng.integers(2**31))
     return check_seed(given.get("workload_seed", drawn), "workload_seed")
+
+
+def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
+    """Return the time at which episodes are truncated, seconds.
+
+    It is ``horizon`` if given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
+    """
+    if horizon is not None:
+        return horizon
+    if np.isfinite(system.horizon):
+        return float(system.horizon)
+    rate = workload.mean_rate
+    span = num_requests / rate if np.isfinite(rate) and rate > 0 else 0.0
+    return float(10 * span + 600.0)

@@ -165,7 +165,7 @@ class Episodes(Arrays):
             ("length_distribution", "predicted_tenths"),
             ("renewed_length", "renewals"),
         ):
-            if need in self.config.information and not self._has(table, column):
+            if need in self.config.needed and not self._has(table, column):
                 lacking = {"class": "classes", "features": "feature columns", "client": "clients"}.get(need)
                 what = f"has no {lacking}" if lacking else "does not predict it"
                 raise ConfigError(
@@ -177,7 +177,7 @@ class Episodes(Arrays):
                 f"information has 'class_rates', but the workload has {len(table.classes)} classes; an observation "
                 f"has room for {MOST_CLASSES}"
             )
-        if "class_rates" in self.config.information and not table.classes:
+        if "class_rates" in self.config.needed and not table.classes:
             raise ConfigError(
                 "information has 'class_rates', but the workload has none; leave it out of information or choose a "
                 "workload with classes, e.g. wait-low (kvgym list workloads)"

@@ -78,7 +78,7 @@ class Layout:
             rule=tuple(table.size for table in self._rule_tables(n).values()),
             terms=int(self._settings["term_memory"].sum()),
             shown=config.active_window,
-            notes=config.kind.num_notes,
+            notes=config.kind.num_notes(config),
             columns=columns_size(config, n),
             extras=n if reveals_extras(config) else 0,
             renewals=_power_of_two(rows.renewals),

@@ -156,7 +156,7 @@ def _tables(
         0,
         rule=tuple(table.size for table in rule.values()),
         shown=config.active_window,
-        notes=config.kind.num_notes,
+        notes=config.kind.num_notes(config),
         columns=columns_size(config, n),
     )
     shared = simulation.tables_of(worker)

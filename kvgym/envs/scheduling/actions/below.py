@@ -54,10 +54,11 @@ class WithScheduler(ActionKind):
             raise ConfigError(
                 f"scheduler {shown(config.scheduler)} {self.wanted(config)}, such as {self.examples}"
             )
-        missing = policy.info.needs - self.answers(config) - set(config.information)
+        missing = policy.info.needs - self.answers(config) - config.needed
         if missing:
             raise ConfigError(
-                f"scheduler {shown(config.scheduler)} needs {', '.join(sorted(missing))}; add it to information"
+                f"scheduler {shown(config.scheduler)} needs {', '.join(sorted(missing))}; add it to information, "
+                "and leave it out of uses"
             )
         return policy
 

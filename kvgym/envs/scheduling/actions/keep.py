@@ -166,7 +166,6 @@ class Keep(WithScheduler):
         "queue_window": 1,
         "active_window": 1,
     }
-    num_notes = 1
     follows_turns = True
     keeps = True
     observed = (ASKED_PART,)
@@ -187,6 +186,10 @@ class Keep(WithScheduler):
             raise ConfigError(
                 f"lifetimes = {shown(list(times))}; expected at most {MOST_LIFETIMES} seconds > 0, in ascending order"
             )
+
+    def num_notes(self, config: ActionConfig) -> int:
+        """Return the length of the notes."""
+        return 1
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
         """Return the time to live of each action, seconds."""

@@ -143,6 +143,16 @@ class ActionConfig(Protocol):
         ...
 
     @property
+    def needed(self) -> frozenset[str]:
+        """Information that requests must carry."""
+        ...
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the optional features."""
+        ...
+
+    @property
     def ask_every(self) -> int:
         """Output tokens after which the agent is asked again."""
         ...
@@ -202,12 +212,11 @@ class ActionKind(ABC):
         at_boundary: see the module; None if there is nothing to do.
         asks: see the module; None if the agent is asked at every boundary, or as ``epochs`` says.
         observed: parts of the observation that belong to the kind, after the standard ones.
-        observed_with: further ones, by the information that adds them.
+        observed_with: further ones, by the information or the feature that adds them.
         keeps: it decides how long the prefix cache keeps KV.
         follows_turns: it observes the turns of sessions, where the requests have any.
         own_options: arguments of the environment that are only for some kinds, and for this one, see
             :data:`OWNERS`.
-        num_notes: length of ``e.notes``, the kind's own memory, float64, zero at the beginning of an episode.
         write_features: see the module; None if there is nothing to add.
     """
 
@@ -226,7 +235,6 @@ class ActionKind(ABC):
     keeps: ClassVar[bool] = False
     follows_turns: ClassVar[bool] = False
     own_options: ClassVar[tuple[str, ...]] = ()
-    num_notes: ClassVar[int] = 0
     write_features: ClassVar[Kernel | None] = None
 
     @abstractmethod
@@ -293,6 +301,10 @@ class ActionKind(ABC):
     def scheduler(self, config: ActionConfig) -> Kernel | None:
         """Return the kernel of the scheduler below, None if the kind has none; its memory is :meth:`policy_memory`."""
         return None
+
+    def num_notes(self, config: ActionConfig) -> int:
+        """Return the length of ``e.notes``, the kind's own memory, float64, zero at the beginning of an episode."""
+        return 0
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
         """Return up to 16 numbers that the compiled functions find in ``e.settings.options``."""

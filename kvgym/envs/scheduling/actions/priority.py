@@ -5,6 +5,8 @@
 - ``predicted_length``: the logarithm to base 2 of the output length that it takes as predicted, max(1, 2^a) tokens,
   rounded. It need not be a prediction: schedulers that prefer short requests take it as a priority, and those that
   plan memory with it as the memory to reserve. The scheduler is prepared for predictions that may be too short.
+- ``optional_length``: the same, and below 0 no opinion: the request keeps what the workload or an earlier answer
+  predicts, or has no prediction. For schedulers that use predictions where there are any.
 - ``score``: an addition to its score of the request, see :class:`kvgym.policies.policy.CompiledPolicy`; the lowest
   score comes first. If the request is active, it takes effect when the scheduler next updates the score.
 - ``class``: the class that it observes, rounded. Metrics and rewards go by the class in the workload.
@@ -89,6 +91,10 @@ ANSWERS = {
         LENGTH, "logarithm to base 2 of the output length that the scheduler below takes as predicted",
         "log2 tokens", 0.0, float(HIGHEST), 8.0, 1.0, "uses predicted lengths",
     ),
+    "optional_length": Answer(
+        LENGTH, "the same; below 0 no opinion: the scheduler knows as much of the request as without the agent",
+        "log2 tokens", -1.0, float(HIGHEST), -1.0, 1.0, "uses predicted lengths where there are any",
+    ),
     "score": Answer(
         SCORE, "added to the score that the scheduler below gives the request; the lowest score comes first",
         "logarithm of work", -MOST_ADDED, MOST_ADDED, 0.0, USUALLY_ADDED, "ranks requests by scores",
@@ -123,17 +129,25 @@ LENGTHS_FEATURES: Features = (
     ("alike_count", "their number (scale: 16)"),
 )
 """Features of ended outputs (key ``lengths``)."""
-_ASKED, _LENGTHS = places(ASKED_FEATURES), places(LENGTHS_FEATURES)
+
+CLASS_LENGTHS_FEATURES: Features = (
+    ("class_mean", f"mean log2 of the outputs that have ended of the asked request's class / {HIGHEST}"),
+    ("class_count", "their number (scale: 16)"),
+)
+"""Features of ended outputs by class (key ``class_lengths``)."""
+
+_ASKED, _LENGTHS, _OF_CLASS = map(places, (ASKED_FEATURES, LENGTHS_FEATURES, CLASS_LENGTHS_FEATURES))
 
 SIZES = HIGHEST + 1
 """Sizes of prompts for which lengths of outputs are summed: powers of two, the last one open."""
 
 # The kind's notes: arrived requests that have been asked for, or have gone to other workers; the first slot that has
-# not been examined at this boundary; the sum of squares of log2 outputs; and their number and sum for each size of
-# prompts.
+# not been examined at this boundary; the sum of squares of log2 outputs; their number and sum for each size of
+# prompts; and, if they are observed, the same for each class.
 ASKED, PLACE, SQUARES, COUNTS = 0, 1, 2, 3
 SUMS = COUNTS + SIZES
 NUM_NOTES = SUMS + SIZES
+CLASS_COUNTS, CLASS_SUMS = NUM_NOTES, NUM_NOTES + MOST_CLASSES
 
 
 @jit_inline
@@ -154,6 +168,9 @@ def note_lengths(where: Any) -> None:
         notes[SQUARES] += length * length
         notes[COUNTS + size] += 1.0
         notes[SUMS + size] += length
+        if notes.shape[0] > NUM_NOTES and 0 <= r.class_id < MOST_CLASSES:
+            notes[CLASS_COUNTS + r.class_id] += 1.0
+            notes[CLASS_SUMS + r.class_id] += length
 
 
 @jit
@@ -201,7 +218,8 @@ def take_answer(e: Env, where: Any, i: int, answer: float) -> None:
     """Pass the answer for request ``i`` to the scheduler below, and ask for the next one."""
     options, arrives = e.settings.options, e.notes[ASKED] == i
     if options[OPTIONS.answer] == LENGTH:
-        set_length(e, i, answer, arrives)
+        if answer >= 0.0:
+            set_length(e, i, answer, arrives)
     elif options[OPTIONS.answer] == SCORE:
         n = e.run.requests.shape[0]
         first = int(options[OPTIONS.additions]) + int(options[OPTIONS.additions_per_request]) * n
@@ -278,6 +296,22 @@ def write_lengths(where: Any, out: Any) -> None:
 
 
 @observation_kernel
+def write_class_lengths(where: Any, out: Any) -> None:
+    """Write statistics of ended outputs of the asked request's class."""
+    e = open_environment(where)
+    notes, i = e.notes, asked_request(e)
+    for k in range(out.shape[0]):
+        out[k] = np.float32(0.0)
+    if i == UNKNOWN:
+        return
+    own = e.run.requests[i].class_id
+    if 0 <= own < MOST_CLASSES and notes[CLASS_COUNTS + own] > 0.0:
+        count = notes[CLASS_COUNTS + own]
+        out[_OF_CLASS.class_mean] = np.float32(min(notes[CLASS_SUMS + own] / count / HIGHEST, 1.0))
+        out[_OF_CLASS.class_count] = saturate(count, 16.0)
+
+
+@observation_kernel
 def write_asked_columns(where: Any, out: Any) -> None:
     """Write the feature columns of the request that is asked for."""
     e = open_environment(where)
@@ -290,6 +324,8 @@ def write_asked_columns(where: Any, out: Any) -> None:
 
 ASKED_PART = ObservationPart("asked", write_asked, ASKED_FEATURES, low=-1.0)
 LENGTHS_PART = ObservationPart("lengths", write_lengths, LENGTHS_FEATURES)
+CLASS_LENGTHS = "class_lengths"
+CLASS_LENGTHS_PART = ObservationPart(CLASS_LENGTHS, write_class_lengths, CLASS_LENGTHS_FEATURES)
 COLUMNS_PART = ObservationPart("columns", write_asked_columns, COLUMNS, low=-1.0)
 
 
@@ -308,9 +344,8 @@ class Priority(WithScheduler):
         "active_window": 1,
         "unit_actions": True,
     }
-    num_notes = NUM_NOTES
     observed = (ASKED_PART, LENGTHS_PART)
-    observed_with = {"features": COLUMNS_PART}  # noqa: RUF012
+    observed_with = {CLASS_LENGTHS: CLASS_LENGTHS_PART, "features": COLUMNS_PART}  # noqa: RUF012
     at_boundary = note_lengths
     asks = asks
     write_mask = write_ones
@@ -330,6 +365,13 @@ class Priority(WithScheduler):
                 f"ask_every = {config.ask_every} with answer 'class': a request keeps its class; leave ask_every out"
             )
 
+        if CLASS_LENGTHS in config.features and "class" not in config.information:
+            raise ConfigError(f"feature {CLASS_LENGTHS!r} needs 'class' in information")
+
+    def num_notes(self, config: ActionConfig) -> int:
+        """Return the length of the notes."""
+        return NUM_NOTES + (2 * MOST_CLASSES if CLASS_LENGTHS in config.features else 0)
+
     def answer(self, config: ActionConfig) -> Answer:
         """Return what the number is to the scheduler below."""
         return ANSWERS[config.answer or "predicted_length"]
@@ -339,6 +381,8 @@ class Priority(WithScheduler):
         observed = policy.info.needs | policy.info.uses
         if config.answer == "score":
             return policy.additions is not None
+        if config.answer == "optional_length":
+            return "predicted_length" in policy.info.uses
         return config.answer in observed and not (config.answer == "class" and "class_rates" in observed)
 
     def wanted(self, config: ActionConfig) -> str:
@@ -347,11 +391,13 @@ class Priority(WithScheduler):
 
     def answers(self, config: ActionConfig) -> frozenset[str]:
         """Return the need of the scheduler that the answers meet."""
+        if self.answer(config).code == LENGTH:
+            return frozenset({"predicted_length"})
         return frozenset({str(config.answer)} - {"score"})
 
     def informed(self, system: SystemInfo, config: ActionConfig) -> SystemInfo:
         """Return what the scheduler gets before an episode: predictions may be long, and too short."""
-        if config.answer != "predicted_length":
+        if self.answer(config).code != LENGTH:
             return system
         return replace(system, max_predicted_len=2**HIGHEST, underestimates=self.answers(config))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.actions.priority import ASKED, COUNTS, HIGHEST, PLACE, SUMS
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario
 from kvgym.policies.policy import make_policy
 from kvgym.simulator.tables import WAITING
@@ -318,7 +320,10 @@ def test_statistics_of_lengths_by_hand(requests_of):
             "expected a compiled policy that uses classes, but no class_rates",
         ),
         ({"answer": "class", "ask_every": 3}, "a request keeps its class; leave ask_every out"),
-        ({"answer": None}, "needs an answer; expected one of predicted_length, score, class"),
+        (
+            {"answer": None},
+            "needs an answer; expected one of predicted_length, optional_length, score, class",
+        ),
         ({"answer": "length"}, "answer"),
         ({"action": "knobs", "answer": "score"}, "answer is for action 'priority', not for 'knobs'"),
         ({"scheduler": None}, "needs a scheduler below"),
@@ -339,3 +344,95 @@ def test_by_name():
     env = gym.make("kvgym/Priority-v0", **SMALL)
     assert env.action_space.shape == (1,)
     assert kvgym.make_policy("ranked").info.name == env.unwrapped.config.scheduler
+
+
+class Unsure:
+    """Has no opinion of any request."""
+
+    def predict(self, observation, deterministic=True):
+        return -np.ones(1, np.float32), None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"information": ("class",), "uses": ("class",)},
+        {"information": ("predicted_length",), "ask_every": 16, **NOISY},
+    ],
+    ids=["nothing", "class", "predictions"],
+)
+def test_no_opinion_gives_the_schedule_of_the_scheduler_below(options):
+    """With what the workload carries of classes and predictions, bit for bit."""
+    options = {**SMALL, "answer": "optional_length", **options}
+    agent = AgentPolicy(Unsure(), action="priority", **options)
+    assert agent.config.usual_action()[0].tolist() == [-1.0]  # agents start from it
+    scenario = agent.config.make_scenario()
+    system, table = scenario.make_system(), scenario.make_workload().sample(3)
+    shown = agent.config.information
+    table = replace(
+        table,
+        class_id=np.arange(60) % 3 if "class" in shown else None,
+        predicted_output_len=table.predicted_output_len if "predicted_length" in shown else None,
+    )
+    found, alone = (kvgym.simulate(system, table, policy) for policy in (agent, "ranked"))
+    same_schedule(found, alone)
+    answered = AgentPolicy(Steady(), action="priority", **options)
+    other = kvgym.simulate(system, table, answered)
+    assert not np.array_equal(other.requests["finish_time"], alone.requests["finish_time"])
+
+
+def test_no_opinion_is_for_schedulers_that_need_no_predictions():
+    with pytest.raises(ConfigError, match="uses predicted lengths where there are any"):
+        ServingEnv(action="priority", answer="optional_length", scheduler="work_conserving_sjf", **SMALL)
+
+
+def test_what_an_agent_uses_need_not_be_there():
+    """Without predictions and classes their features are 0, and the agent runs; what it needs is still required."""
+    options = {**SMALL, "information": ("class", "predicted_length"), "uses": ("class", "predicted_length")}
+    agent = AgentPolicy(Steady(), action="priority", **options)
+    assert agent.info.needs == frozenset()
+    assert agent.info.uses == {"class", "predicted_length"}
+    bare = {"workload": {**SMALL["workload"], "predictions": {"kind": "none"}}}
+    env = ServingEnv(action="priority", **{**options, **bare})
+    observation, _ = env.reset(options={"workload_seed": 5})
+    asked = observation[slice(*env._parts["asked"])]
+    assert asked[4] == 0.0  # predicted
+    assert not asked[6:].any()  # its class
+    ended = False
+    while not ended:
+        observation, _, terminated, truncated, _ = env.step(Steady().predict(observation)[0])
+        ended = terminated or truncated
+    found = env.episodes.simulate(agent, env.episodes.requests(5), 5)
+    same_schedule(env.result(), found)
+    needy = AgentPolicy(Steady(), action="priority", **{**options, "uses": ("class",)})
+    with pytest.raises(ConfigError, match="needs predicted_length"):
+        env.episodes.simulate(needy, env.episodes.requests(5), 5)
+    with pytest.raises(ConfigError, match="information has 'predicted_length', but the workload does not"):
+        ServingEnv(action="priority", **{**options, "uses": ("class",), **bare})
+    with pytest.raises(ConfigError, match="uses has 'client', which information lacks"):
+        ServingEnv(action="priority", **{**options, "uses": ("client",)})
+    with pytest.raises(ConfigError, match="needs class; add it to information, and leave it out of uses"):
+        ServingEnv(action="keep", scheduler="flow_control_classes", information=("class",), uses=("class",))
+
+
+def test_statistics_of_a_class_by_hand(requests_of):
+    """Outputs of 2 and 8 tokens in class 1 have ended before a request of class 1, then one of class 0, arrives."""
+    env = ServingEnv(
+        action="priority", scenario="mc-sf-model-2", kv_capacity=60, information=("class",), uses=("class",),
+        features=["class_lengths"], workload=requests_of((0, 3, 2), (0, 3, 8), (50, 3, 1), (51, 3, 1)),
+    )  # fmt: skip
+    table = replace(env.episodes.requests(0), class_id=np.array([1, 1, 1, 0]))
+    env.episodes.requests = lambda seed: table
+    observation, _ = env.reset(seed=0)
+    assert observation[slice(*env._parts["class_lengths"])].tolist() == [0.0, 0.0]
+    for _ in range(2):
+        observation, *_ = env.step(np.zeros(1, np.float32))
+    of_class = observation[slice(*env._parts["class_lengths"])]
+    np.testing.assert_allclose(of_class, [2 / HIGHEST, 2 / 18], rtol=1e-6)  # log2 of the outputs: 1 and 3
+    observation, *_ = env.step(np.zeros(1, np.float32))
+    assert observation[slice(*env._parts["class_lengths"])].tolist() == [0.0, 0.0]
+    with pytest.raises(ConfigError, match="feature 'class_lengths' needs 'class' in information"):
+        ServingEnv(action="priority", features=["class_lengths"], information=())
+    with pytest.raises(UnknownNameError, match="class_lengths"):
+        ServingEnv(action="knobs", features=["class_lengths"])
