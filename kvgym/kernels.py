@@ -75,6 +75,7 @@ from kvgym.simulator.blocks import written_tokens as written_tokens
 from kvgym.simulator.cluster.router_view import REJECT as REJECT
 from kvgym.simulator.cluster.router_view import RouterView as RouterView
 from kvgym.simulator.cluster.router_view import first_open as first_open
+from kvgym.simulator.cluster.router_view import found_of as found_of
 from kvgym.simulator.cluster.router_view import hit_of as hit_of
 from kvgym.simulator.cluster.router_view import may_choose as may_choose
 from kvgym.simulator.cluster.router_view import may_go as may_go
@@ -219,6 +220,7 @@ __all__ = [
     "follow_slots",
     "forget_left",
     "forget_ranked",
+    "found_of",
     "full_tokens",
     "has_place",
     "heap_first",

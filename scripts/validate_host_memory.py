@@ -6,8 +6,8 @@ tokens; the GPUs hold 1.19 million, and each host 656,000 for its worker. The lo
 prompts have been sent, so measured are 450 requests after as many others; 90 more keep the load up.
 
 Nothing is fitted: kernels and engine are kvgym's, and the router has the weights of the guide's own values file, 2 for
-few requests (here: few waiting ones), 2 for free memory, 1 for the prefix on the GPU. The file's scorer for what is in
-the memory of the host (weight 1) is not modelled. Two other routers show what depends on it.
+few requests (here: few waiting ones), 2 for free memory, 1 for the prefix on the GPU; with host memory, 1 for the
+prefix on the GPU or the host. Two other routers show what depends on it.
 
 Source: llm-d's guide "tiered prefix cache", part "cpu": Qwen3-32B on 16 H100, 8 engines of two, 9,271 and 41,000 blocks
 of 16 tokens; inference-perf draws the prompts.
@@ -31,8 +31,13 @@ from kvgym.workloads.table import RequestTable
 CLIENTS, GROUPS, OUTPUT, OWN, BLOCK = 45, 45, 1024, 256, 16
 BEFORE, MEASURED, AFTER = 450, 450, 90  # requests, in the order in which they are sent
 GPU_BLOCKS, HOST_BLOCKS, WORKERS = 9_271, 41_000, 8
-CHOSEN = "prefix_aware:prefix=1,queue=2,free=2,relative=false"
-OTHERS = ("prefix_aware", "round_robin")
+ROUTERS = {
+    "llm-d": ("prefix_aware:prefix=1,queue=2,free=2,relative=false", ",host=1"),
+    "llm-d, host unseen": ("prefix_aware:prefix=1,queue=2,free=2,relative=false", ""),
+    "`prefix_aware`": ("prefix_aware", ""),
+    "`round_robin`": ("round_robin", ""),
+}
+"""By name: a router, and what it has in addition with host memory."""
 PUBLISHED = {
     30_000: ([9.0, 20.9, 37.8, 38_535], [6.7, 15.9, 31.0, 46_663]),
     8_000: ([0.12, 0.09, 18.4, 23_390], [0.13, 0.11, 18.6, 23_033]),
@@ -128,12 +133,13 @@ def main() -> None:
         print("|---|---|---|---|---|---|")
         line("published, GPU only", without)
         line("published, with host memory", with_host, without)
-        for router in (CHOSEN, *OTHERS):
-            name, base = router.replace("prefix_aware:", ""), figures(shared, seeds, router)
-            line(f"`{name}`, GPU only", base)
-            for load in ("overlap", "wait") if router == CHOSEN else ("overlap",):
-                found = figures(shared, seeds, router, {"load": load})
-                line(f"`{name}`, with host memory, `{load}`", found, base)
+        for name, (router, further) in ROUTERS.items():
+            base = figures(shared, seeds, router)
+            if name != "llm-d, host unseen":
+                line(f"{name}, GPU only", base)
+            for load in ("overlap", "wait") if name == "llm-d" else ("overlap",):
+                found = figures(shared, seeds, router + further, {"load": load})
+                line(f"{name}, with host memory, `{load}`", found, base)
 
 
 if __name__ == "__main__":

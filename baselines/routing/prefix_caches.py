@@ -16,6 +16,7 @@ from kvgym.kernels import (
     UNKNOWN,
     RouterView,
     first_open,
+    found_of,
     hit_of,
     jit,
     may_go,
@@ -45,6 +46,7 @@ class Scores(NamedTuple):
     prefix: float
     queue: float
     free: float
+    host: float
     relative: bool
 
 
@@ -95,6 +97,8 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
         queue = relative(-float(workers[k].num_waiting), -float(longest), -float(shortest))
         free = 1.0 - workers[k].kv_allocated / problems[k].kv_capacity
         score = p.prefix * prefix + p.queue * queue + p.free * free
+        if p.host > 0.0:
+            score += p.host * found_of(view, k) / known
         if score > most:
             best, most = k, score
         k = next_open(view, k)
@@ -110,6 +114,9 @@ class PrefixAware(CompiledRouter):
       as the prefix-scorer;
     - queue: its waiting requests, from the most (0) to the fewest (1); where all are equal, a score is 1 for all;
     - free: the share of its memory that is not in use.
+
+    With host memory, a further score (``host``) is the share of the prompt on the GPU or in the memory of the host, as
+    of llm-d's prefix-cache-scorer with the capacity of the host (``guides/tiered-prefix-cache/cpu`` of llm-d/llm-d).
 
     Source: the scorers of llm-d (``pkg/epp/scheduling/framework/plugins`` of
     kubernetes-sigs/gateway-api-inference-extension: queue-scorer, kv-cache-utilization-scorer;
@@ -129,6 +136,11 @@ class PrefixAware(CompiledRouter):
     prefix: float = weight(2.0, 0.5, 0.0, 1000.0, "of the cached prefix, 0 to 1,000")
     queue: float = weight(1.0, 0.5, 0.0, 1000.0, "of a short queue, 0 to 1,000")
     free: float = weight(1.0, 0.5, 0.0, 1000.0, "of memory that is not in use, 0 to 1,000")
+    host: float = hyperparameter(
+        0.0, lambda x: isinstance(x, int | float) and 0 <= x <= 1000, "a number from 0 to 1000", kept=float
+    )
+    """of the share of the prompt that the worker has on the GPU or in the memory of its host, 0 to 1,000."""
+
     relative: bool = flag(True)
     """whether the prefix counts relative to the other workers, not to the prompt."""
 

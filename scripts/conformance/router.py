@@ -36,6 +36,7 @@ from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import records
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.kernels import UNKNOWN, RouterView
+from kvgym.simulator.prefix.host_memory import BELOW
 from kvgym.simulator.tables import CONTENT, PREFIX, PROBLEM, REQUEST, SLOT, WORKER
 
 EPISODE = 50
@@ -290,8 +291,8 @@ def play(decision: Decision) -> int:
         contents["unit"][k, :match] = 0
     chain, changed = np.arange(decision.prompt, dtype=np.int32), np.zeros((count, 0))
     view = RouterView(
-        problems, workers, requests, records(SLOT, count, 1), contents, changed, chain, prefix,
-        clock=0.0, request=0, first=0, last=count, boundary=UNKNOWN, session=UNKNOWN, previous=UNKNOWN,
+        problems, workers, requests, records(SLOT, count, 1), contents, changed, records(BELOW, count, 0), chain,
+        prefix, clock=0.0, request=0, first=0, last=count, boundary=UNKNOWN, session=UNKNOWN, previous=UNKNOWN,
         open=np.zeros(0, np.uint8), backlog=np.zeros(0, np.int64), caches_known=0.0, begin=0,
     )  # fmt: skip
     return int(uncompiled(router.kernel)(view, *router.arguments()))

@@ -224,7 +224,7 @@ def router_view(c: Cluster, request: int, first: int, last: int, boundary: int) 
     """Return what a router observes, see :class:`~kvgym.simulator.cluster.router_view.RouterView`."""
     block, session, r = known_block(c, request), session_of(c, request), c.workers.shape[0]
     begin, end = (0, 0) if block == UNKNOWN else (block * r, block * r + r)
-    active, contents, changed, chain, prefix = tables_of_caches(c)
+    active, contents, changed, below, chain, prefix = tables_of_caches(c)
     return RouterView(
         c.problems,
         c.workers if block == UNKNOWN else c.seen[begin:end],
@@ -232,6 +232,7 @@ def router_view(c: Cluster, request: int, first: int, last: int, boundary: int) 
         active,
         contents,
         changed,
+        below,
         chain,
         prefix,
         c.tracker.clock,

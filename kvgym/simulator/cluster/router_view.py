@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit, uncompiled
 from kvgym.compiling.references import Reference
 from kvgym.simulator.policy_interface import table_type, tuple_type
+from kvgym.simulator.prefix.host_memory import BELOW
 from kvgym.simulator.tables import CONTENT, OPEN, PREFIX, PROBLEM, REQUEST, SLOT, UNKNOWN, WORKER
 from kvgym.workloads.table import RequestTable
 
@@ -30,9 +31,10 @@ class RouterView(NamedTuple):
             columns that the scheduler of the workers did not declare to need.
         active: SLOT (r, A), the active sets; the first ``workers[k].num_active`` rows of worker k count.
         contents: CONTENT (r, D), the contents of the prefix caches, for :func:`hit_of`. D = 0 without a cache, as in
-            the next three tables.
+            the next four tables.
         changed: float64 (r, D), when a content last came to a worker's cache or left it, seconds; only if the router
             knows caches late.
+        below: BELOW (r, D), what is in the memory of the host below each worker, for :func:`found_of`; D = 0 without.
         chain: int32 (T,), the contents of the chains of all requests.
         prefix: PREFIX (n,), the place of each request's chain.
         clock: present time, seconds.
@@ -56,6 +58,7 @@ class RouterView(NamedTuple):
     active: Any
     contents: Any
     changed: Any
+    below: Any
     chain: Any
     prefix: Any
     clock: Any
@@ -88,6 +91,7 @@ ROUTER_SIGNATURE = types.int64(
             table_type(SLOT, 2),
             table_type(CONTENT, 2),
             types.float64[:, ::1],
+            table_type(BELOW, 2),
             types.int32[::1],
             table_type(PREFIX),
             types.float64,
@@ -172,21 +176,41 @@ def is_cached(view: RouterView, k: int, content: int) -> bool:
 
 
 @jit
+def units_to_find(view: RouterView, k: int) -> int:
+    """Return how many units of the request to be routed worker ``k`` could have; 0 without a prefix cache."""
+    unit, r = view.problems[k].prefix_unit, view.requests[view.request]
+    if unit == 0:
+        return 0
+    tokens = r.num_kv_tokens if r.num_kv_tokens > 0 else r.num_prefill_left - 1
+    return int(min(tokens // unit, view.prefix[view.request].length))
+
+
+@jit
 def hit_of(view: RouterView, k: int) -> int:
     """Return how many tokens of the request to be routed worker ``k`` has in its prefix cache.
 
     These are the prompt tokens that it need not compute, of a request that is handed over the KV tokens that need not
     be transferred. It takes a step for each unit of the prefix cache that is found.
     """
-    unit, r = view.problems[k].prefix_unit, view.requests[view.request]
-    if unit == 0:
-        return 0
-    p = view.prefix[view.request]
-    tokens = r.num_kv_tokens if r.num_kv_tokens > 0 else r.num_prefill_left - 1
-    most, found = min(tokens // unit, p.length), 0
-    while found < most and is_cached(view, k, view.chain[p.chain + found]):
+    most, place, found = units_to_find(view, k), view.prefix[view.request].chain, 0
+    while found < most and is_cached(view, k, view.chain[place + found]):
         found += 1
-    return int(found * unit)
+    return int(found * view.problems[k].prefix_unit)
+
+
+@jit
+def found_of(view: RouterView, k: int) -> int:
+    """Return how many tokens of the request worker ``k`` has in its prefix cache or in the memory of its host.
+
+    The router knows the hosts as they are, even if it knows the caches late.
+    """
+    most, place, found = units_to_find(view, k), view.prefix[view.request].chain, 0
+    while found < most:
+        content = view.chain[place + found]
+        if not (is_cached(view, k, content) or (view.below.shape[1] > 0 and view.below[k, content].rank > 0)):
+            break
+        found += 1
+    return int(found * view.problems[k].prefix_unit)
 
 
 @jit

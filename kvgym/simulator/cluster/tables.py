@@ -18,6 +18,7 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory
+from kvgym.simulator.prefix.host_memory import BELOW
 from kvgym.simulator.sessions import TURN
 from kvgym.simulator.tables import (
     CONTENT,
@@ -39,6 +40,7 @@ _policy_at, _batch_time_at, _router_at = map(
 )
 _i4_at, _f8_at = view_at("i4"), view_at("f8")
 _slots_at, _contents_at, _changed_at = view_at(SLOT, 2), view_at(CONTENT, 2), view_at("f8", 2)
+_below_at = view_at(BELOW, 2)
 _prefix_at = view_at(PREFIX)
 
 
@@ -199,8 +201,8 @@ MEMORY_TABLES = declared(PolicyMemory)
 ROW = (*RUN_TABLES, *MEMORY_TABLES, "batch_params")
 """Names of the tables of a worker, of its run, policy and batch times, in the order of its row of addresses."""
 
-_ACTIVE, _QUEUED, _CONTENTS, _CHANGED, _CHAIN, _PREFIX, _BATCH_PARAMS = map(
-    ROW.index, ("active", "queued", "contents", "changed", "chain", "prefix", "batch_params")
+_ACTIVE, _QUEUED, _CONTENTS, _CHANGED, _BELOW, _CHAIN, _PREFIX, _BATCH_PARAMS = map(
+    ROW.index, ("active", "queued", "contents", "changed", "below", "chain", "prefix", "batch_params")
 )
 
 POLICY, BATCH_TIME, ROUTER, REASSIGNING = 0, 2, 4, 6
@@ -287,15 +289,16 @@ def queued_of(c: Cluster, k: int) -> Any:
 
 @jit_expand
 def tables_of_caches(c: Cluster) -> Any:
-    """Return active sets, contents and changes of prefix caches by worker, and the chains of requests.
+    """Return active sets, contents and changes of prefix caches, and hosts by worker, and the chains of requests.
 
-    The active sets of all workers are contiguous in memory, and so are the contents of their prefix caches.
+    The active sets of all workers are contiguous in memory, and so are the contents of their prefix caches and hosts.
     """
     count, a, n = c.workers.shape[0], c.rows[0], c.sizes[0]
     return (
         _slots_at(a[_ACTIVE], count, n[_ACTIVE]),
         _contents_at(a[_CONTENTS], count, n[_CONTENTS]),
         _changed_at(a[_CHANGED], count, n[_CHANGED]),
+        _below_at(a[_BELOW], count, n[_BELOW]),
         _i4_at(a[_CHAIN], n[_CHAIN]),
         _prefix_at(a[_PREFIX], n[_PREFIX]),
     )

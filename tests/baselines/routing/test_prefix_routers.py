@@ -11,7 +11,7 @@ from helpers.runs.router_views import router_view
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError
-from kvgym.kernels import hit_of, missing_of
+from kvgym.kernels import found_of, hit_of, missing_of
 from kvgym.policies.routing import CompiledRouter, Router, RouterInfo, make_router
 from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
@@ -50,6 +50,23 @@ def test_a_hit_leaves_the_last_token_to_compute() -> None:
         assert (uncompiled(hit_of)(view, 0), uncompiled(missing_of)(view, 0)) == (found, prompt - found)
     handed_over = router_view([{}], [{}], [3], num_kv_tokens=30, num_prefill_left=0)
     assert uncompiled(missing_of)(handed_over, 0) == 0
+
+
+def test_what_the_host_has_behind_the_hit() -> None:
+    view = router_view([{}] * 3, [{}] * 3, [1, 0, 2], prompt=31, hosts=[[1, 2], [1, 2], []])
+    assert [uncompiled(found_of)(view, k) for k in range(3)] == [30, 0, 20]  # the second lacks the first unit
+    assert [uncompiled(hit_of)(view, k) for k in range(3)] == [10, 0, 20]
+    without = router_view([{}], [{}], [2], prompt=31)
+    assert uncompiled(found_of)(without, 0) == 20
+
+
+def test_the_host_counts_with_a_weight_of_its_own() -> None:
+    even = [queue(0, 50), queue(0, 50)]
+    spec = "prefix_aware:prefix=1,queue=0,free=0,relative=false"
+    hosts = [[0, 1, 2], []]  # 10 and 20 of 31 tokens on the GPU; 30 and 20 with the host
+    assert choice(spec, even, [1, 2], prompt=31, hosts=hosts) == 1
+    assert choice(f"{spec},host=0.5", even, [1, 2], prompt=31, hosts=hosts) == 1
+    assert choice(f"{spec},host=2", even, [1, 2], prompt=31, hosts=hosts) == 0
 
 
 @pytest.mark.parametrize(

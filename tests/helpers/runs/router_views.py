@@ -9,6 +9,7 @@ import numpy as np
 
 from kvgym.compiling.records import records
 from kvgym.kernels import UNKNOWN, RouterView
+from kvgym.simulator.prefix.host_memory import BELOW
 from kvgym.simulator.tables import CONTENT, PREFIX, PROBLEM, REQUEST, SLOT, WORKER
 
 
@@ -21,6 +22,7 @@ def router_view(
     unit: int = 10,
     session: int = UNKNOWN,
     previous: int = UNKNOWN,
+    hosts: Sequence[Sequence[int]] = (),
     **request: Any,
 ) -> RouterView:
     """Return the view of a router that sends request 0 to one of the workers.
@@ -33,6 +35,7 @@ def router_view(
         unit: tokens of a unit.
         session: of the request.
         previous: worker of the session's previous request.
+        hosts: which units of the prompt the memory of each worker's host has; () = no such memory.
         **request: other columns of the request.
     """
     count, length = len(workers), prompt // unit
@@ -49,9 +52,12 @@ def router_view(
         tables[0]["prefix_unit"], prefix["length"] = unit, length
         for k, found in enumerate(hits):
             contents["unit"][k, :found] = 0
+    below = records(BELOW, count, length if hosts else 0)
+    for k, units in enumerate(hosts):
+        below["rank"][k, list(units)] = 1
     chain = np.arange(length, dtype=np.int32)
     return RouterView(
-        *tables, records(SLOT, count, 1), contents, np.zeros((count, 0)), chain, prefix,
+        *tables, records(SLOT, count, 1), contents, np.zeros((count, 0)), below, chain, prefix,
         0.0, 0, 0, count, UNKNOWN, session, previous, np.zeros(0, np.uint8),
         np.zeros(0, np.int64), 0.0, 0,
     )  # fmt: skip
