@@ -169,13 +169,14 @@ def empty_sessions(
 
 def link_rows(table: RequestTable, tables: dict[str, NDArray[Any]]) -> None:
     """Fill in what waits for what in the closed loop, and schedule the rows that wait for nothing."""
-    assert table.session_id is not None
     turns, n = tables["turns"], len(table)
-    child, parent = turns_before(table.session_id)
+    parent = np.flatnonzero(turns["next"] != UNKNOWN)
+    child = turns["next"][parent]
     if table.parents is not None:
         parent, child = table.parents.edges
-    order = np.lexsort((child, parent))
-    tables["children"] = child[order].astype(np.int32)
+        order = np.argsort(parent, kind="stable")  # children stay in order of rows
+        parent, child = parent[order], child[order]
+    tables["children"] = child.astype(np.int32)
     turns["num_children"] = np.bincount(parent, minlength=n)
     turns["first_child"] = np.cumsum(turns["num_children"]) - turns["num_children"]
     turns["pending"] = np.bincount(child, minlength=n)
