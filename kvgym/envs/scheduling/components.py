@@ -167,7 +167,7 @@ def chosen_parts(names: Sequence[str]) -> tuple[ObservationPart, ...]:
     Raises:
         ConfigError: there are more than ``MOST_COMPONENTS``.
     """
-    return tuple(OBSERVATIONS[name] for name in _limited("features", [n for n in names if n not in FEATURES]))
+    return tuple(OBSERVATIONS[name] for name in _limited("features", [n for n in names if n in OBSERVATIONS]))
 
 
 def _limited(what: str, names: list[str]) -> list[str]:

@@ -271,12 +271,12 @@ class EnvConfig(Description):
                 f"environment argument action = {shown(config.action)}; valid: {', '.join(map(shown, ACTIONS))}"
             )
         check_names("information", config.information, INFORMATION)
-        own = sorted(config.kind.observed_with.keys() - set(INFORMATION))
-        check_names("feature", config.features, (*FEATURES, *own, *OBSERVATIONS))
+        own = config.kind.observed_with.keys() - set(INFORMATION)
+        check_names("feature", set(config.features) - own, (*FEATURES, *OBSERVATIONS))
         if missing := sorted(set(config.uses) - set(config.information)):
             raise ConfigError(f"uses has {shown(missing[0])}, which information lacks; add it there as well")
         check_names("reward term", config.reward, (*REWARD_TERMS, *REWARDS))
-        config.chosen_parts()
+        chosen_parts(config.features)
         chosen_terms(list(config.reward))
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
             raise ConfigError(
@@ -328,11 +328,7 @@ class EnvConfig(Description):
         """Parts of the observation after the standard features: those of the kind, then those in ``features``."""
         names = {*self.information, *self.features}
         shown = (part for name, part in self.kind.observed_with.items() if name in names)
-        return (*self.kind.observed, *shown, *self.chosen_parts())
-
-    def chosen_parts(self) -> tuple[ObservationPart, ...]:
-        """Return the registered parts in ``features``."""
-        return chosen_parts([name for name in self.features if name not in self.kind.observed_with])
+        return (*self.kind.observed, *shown, *chosen_parts(self.features))
 
     @property
     def action_space(self) -> spaces.Space[Any]:
