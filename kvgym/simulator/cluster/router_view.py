@@ -192,8 +192,8 @@ def hit_of(view: RouterView, k: int) -> int:
     These are the prompt tokens that it need not compute, of a request that is handed over the KV tokens that need not
     be transferred. It takes a step for each unit of the prefix cache that is found.
     """
-    most, place, found = units_to_find(view, k), view.prefix[view.request].chain, 0
-    while found < most and is_cached(view, k, view.chain[place + found]):
+    most, found = units_to_find(view, k), 0
+    while found < most and is_cached(view, k, view.chain[view.prefix[view.request].chain + found]):
         found += 1
     return int(found * view.problems[k].prefix_unit)
 
@@ -204,9 +204,9 @@ def found_of(view: RouterView, k: int) -> int:
 
     The router knows the hosts as they are, even if it knows the caches late.
     """
-    most, place, found = units_to_find(view, k), view.prefix[view.request].chain, 0
+    most, found = units_to_find(view, k), 0
     while found < most:
-        content = view.chain[place + found]
+        content = view.chain[view.prefix[view.request].chain + found]
         if not (is_cached(view, k, content) or (view.below.shape[1] > 0 and view.below[k, content].rank > 0)):
             break
         found += 1
