@@ -45,7 +45,7 @@ def test_scenarios_and_options_describe_it():
         build_scenario(plain, speculate="eagle-chat:deep=2")
     with pytest.raises(ConfigError, match="expected one worker"):
         build_scenario(plain, speculate=SPEC, workers=2).make_system()
-    with pytest.raises(ConfigError, match="environments decode one token in an iteration"):
+    with pytest.raises(ConfigError, match="environments do not have speculation"):
         ServingEnv(action="rank", system={"speculation": SPEC})
 
 

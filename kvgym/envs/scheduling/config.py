@@ -436,13 +436,11 @@ class EnvConfig(Description):
                 f"scenario {shown(scenario.name)} is a cluster; this environment schedules one worker; "
                 "kvgym/Route-v0 routes requests between workers, and kvgym/Scale-v0 scales a fleet"
             )
-        if system.speculation is not None:
-            raise ConfigError(
-                f"scenario {shown(scenario.name)} speculates; environments decode one token in an iteration, so switch "
-                "speculation off in system"
-            )
-        if system.host_memory is not None:
-            raise ConfigError("environments do not have host_memory; leave it out of their scenarios")
+        for name in ("speculation", "host_memory"):
+            if getattr(system, name) is not None:
+                raise ConfigError(
+                    f"environments do not have {name}; leave it out of scenario {shown(scenario.name)}"
+                )
         self.kind.check_system(system)
         horizon = episode_horizon(self.horizon, system, workload, episode_requests)
         return replace(system, horizon=horizon, stall_limit=self.stall_limit)
