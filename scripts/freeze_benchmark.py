@@ -1,13 +1,13 @@
 """Compute the hashes, references and headroom of a benchmark's tasks, and write the suite's file.
 
-python scripts/freeze_benchmark.py                      # the current suite, about ten minutes
-python scripts/freeze_benchmark.py --traces FOLDER      # with the tasks that need a trace
-python scripts/freeze_benchmark.py --standings docs/benchmark  # only the scores of the published table
+python scripts/freeze_benchmark.py                      # all tasks
+python scripts/freeze_benchmark.py --tasks scale-bursts # some, the others stay
 python scripts/freeze_benchmark.py --table              # print the table of docs/benchmark-suite.md, compute nothing
 
-The tasks, with role, metric and plain rule, are those of the suite's file; a new task needs only these and its
-scenario. The reference of a seed is the best run found in hindsight: of all rules, agents and routers, with true
-lengths, and of weights of ``ranked`` (or of the weighted router) drawn around those of the agents.
+The tasks, with group, role, metric and plain rule, are those of the suite's file; a new task needs only these and its
+scenario. Settings of rules are searched on training seeds (scripts/benchmark_searches.py), and written to
+docs/benchmark/settings, a file for each rule that is an entry of the table. The reference of a seed is the best run
+found in hindsight, of everything that was run.
 """
 
 from __future__ import annotations
@@ -18,237 +18,152 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from benchmark_searches import Runs, hindsight
 
-from kvgym.agents.library import agent_names, is_router, load_agent, load_model, load_router
-from kvgym.baselines.ranked.weights import WEIGHTS
-from kvgym.baselines.routing.weighted import WEIGHTS as ROUTING_WEIGHTS
-from kvgym.envs.scheduling.actions.priority import HIGHEST
+from kvgym.agents.library import agent_names, kind_of
+from kvgym.baselines.autoscalers.engines import Engine
 from kvgym.errors import KVGymError
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import compute_metrics
-from kvgym.policies.policy import POLICIES, Policy, make_policy
-from kvgym.policies.routing import ROUTERS, Router, make_router
-from kvgym.policies.runner import check_needs, simulate
-from kvgym.studies.benchmark.leaderboard import read_results, standings
+from kvgym.policies.policy import POLICIES
+from kvgym.policies.routing import ROUTERS
+from kvgym.policies.scaling import AUTOSCALERS
+from kvgym.studies.benchmark.entries import load_entry
 from kvgym.studies.benchmark.tasks import SUITE, Suite, Task, load_suite, suite_file
 from kvgym.theory.hindsight.bounds import unbeatable
 from kvgym.utils.files import write_text
-from kvgym.workloads.mixtures import fit_predictor
-from kvgym.workloads.table import RequestTable
 
-DRAWS = 24
-"""Weights drawn for each seed."""
+SETTINGS = Path(__file__).resolve().parent.parent / "docs" / "benchmark" / "settings"
 
-FITTED = 40
-"""Training seeds that the predictor is fitted to."""
+EFFORT = {"autoscaler": 60, "router": 200, "scheduler": 200}
+"""Runs of the search in hindsight for each test seed."""
 
-RULE, RANKED, NEWER, PREDICTOR, TRUE, BOUND = "rule", "ranked", "newer", "predictor", "true lengths", "bound"
+DRAWS = 40
+"""Weights drawn for a rule that is tuned by draws."""
 
-RANDOM = "random"
-"""Random answers in kvgym/Priority-v0; for routers, the random one."""
+PLAIN, RULE, TUNED, AGENT, BOUND = "plain", "rule", "tuned", "agent", "bound"
 
-BELOW = "ranked_latency"
-"""The scheduler below random answers."""
+REFERENCES = ("clairvoyant", "ranked", "mc_sf", "work_conserving_sjf")
+"""Schedulers that are given true lengths, besides the agents."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Freeze the suite, or print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--suite", default=SUITE, help="name of the suite")
-    parser.add_argument("--traces", type=Path, help="folder of traces; without it, tasks that need one stay")
     parser.add_argument("--tasks", default="", help="comma-separated; the others stay (default: all)")
-    parser.add_argument("--draws", type=int, default=DRAWS, help="weights drawn for each seed")
+    parser.add_argument("--effort", type=float, default=1.0, help="factor on the runs of each search")
     parser.add_argument("--table", action="store_true", help="print the table of tasks and compute nothing")
-    parser.add_argument(
-        "--standings", type=Path, help="folder of results: write their scores, compute nothing"
-    )
     given = parser.parse_args(arguments)
     suite = load_suite(given.suite)
     if given.table:
         print(table(suite))
         return 0
-    if given.standings is not None:
-        suite = suite.model_copy(update={"standings": standings(read_results(given.standings))})
-        write_text(suite_file(suite.name), text_of(suite, suite.tasks))
-        return 0
     chosen = set(filter(None, given.tasks.split(","))) or {task.name for task in suite.tasks}
-    tasks = list(suite.tasks)
-    for place, task in enumerate(tasks):
-        if task.name in chosen and (task.needs is None or given.traces is not None):
-            tasks[place] = frozen(task, task.scenario(suite.name, given.traces), suite.name, given.draws)
+    runs = Runs(suite.name)
+    for task in suite.tasks:
+        if task.name in chosen:
+            started = time.process_time()
+            found = frozen(task, runs, given.effort)
+            load_suite.cache_clear()  # other processes may have frozen other tasks
+            suite = load_suite(suite.name)
+            tasks = [found if each.name == task.name else each for each in suite.tasks]
             write_text(suite_file(suite.name), text_of(suite, tasks))
-            print(task.name, tasks[place].headroom, flush=True)
+            minutes = (time.process_time() - started) / 60
+            print(f"{task.name}: {minutes:.1f} CPU minutes, {found.headroom}", flush=True)
     return 0
 
 
-def frozen(task: Task, scenario: Scenario, suite: str, draws: int) -> Task:
+def frozen(task: Task, runs: Runs, effort: float) -> Task:
     """Return a task with its hash, values of the plain rule and the reference, and headroom."""
-    system, workload = scenario.make_system(), scenario.make_workload()
-    tables = [scenario.sample(workload, seed, system.usable_capacity) for seed in task.seeds]
-    values: dict[tuple[str, str], list[float]] = {}
-    paces: list[float] = []
-    for place, (seed, requests) in enumerate(zip(task.seeds, tables, strict=True)):
-        shown = [(kind, name, made, requests) for kind, name, made in competing(task)]
-        exact = requests.replace(
-            predicted_output_len=requests.output_len, predicted_low=None, predicted_high=None, forecasts=None
-        )
-        if task.role == "scheduler":
-            shown += predicted(scenario, requests)
-            shown.append((RANDOM, RANDOM, load_agent(BELOW), answered(requests, seed)))
-            shown += [(TRUE, name, made, exact) for name, made in clairvoyants(draws, seed)]
-        else:
-            shown += [(TRUE, name, made, exact) for _, name, made in competing(task)]
-            shown += [(TRUE, name, made, exact) for name, made in drawn_routers(draws, seed)]
-        for kind, name, made, table in shown:
-            started = time.process_time()
-            found = value(task, scenario, system, table, made, seed)
-            if (kind, name) in ((RANDOM, RANDOM), (RULE, "uniform_random")):
-                paces.append((time.process_time() - started) / len(table))
-            values.setdefault((kind, name), [np.nan] * task.test_seeds)[place] = found
-    plain = next(found for (kind, name), found in values.items() if name == task.plain)
-    headroom: dict[str, float | str] = {}
-    drawn = values.get((RANDOM, RANDOM)) or values[RULE, "uniform_random"]
-    headroom[RANDOM] = task.mean(drawn)
-    for kind in (RULE, RANKED, NEWER, PREDICTOR):
-        means = {
-            name: float(np.mean(v)) for (of, name), v in values.items() if of == kind and np.isfinite(v).all()
-        }
-        if means:
-            best = min(means, key=lambda name: means[name])
+    scenario = task.scenario(runs.suite)
+    tuned = runs.tuned(task, max(2, round(DRAWS * effort)))
+    if task.role == "autoscaler":
+        tuned["fixed"] = runs.best_fixed(task)
+        task = task.model_copy(update={"plain": tuned["fixed"]})
+    write_settings(task.name, tuned)
+    specs = {RULE: list(names(task.role)), TUNED: list(tuned.values()), AGENT: list(agents(task.role))}
+    values = {
+        (kind, spec): [runs.value(task, load_entry(spec).made, seed) for seed in task.seeds]
+        for kind, some in specs.items()
+        for spec in some
+    }
+    plain = [runs.value(task, load_entry(task.plain).made, seed) for seed in task.seeds]
+    values[PLAIN, task.plain] = plain
+    headroom: dict[str, float | str] = {"load": runs.load(task)}
+    for kind in (RULE, TUNED, AGENT):
+        means = {spec: float(np.mean(v)) for (of, spec), v in values.items() if of == kind}
+        if means and np.isfinite(min(means.values())):
+            best = min(means, key=lambda spec: means[spec])
             headroom |= {kind: task.sign * means[best], f"{kind}: name": best}
+    known = min(values, key=lambda each: (float(np.mean(values[each])), each))[1]
+    most = max(2, round(EFFORT[task.role] * effort))
+    policies = (*REFERENCES, *(name for name in agents("scheduler") if name.startswith("ranked")))
     reference = [
-        min(v[place] for v in values.values() if np.isfinite(v[place])) for place in range(task.test_seeds)
+        min(
+            hindsight(task, scenario, seed, most, known, policies),
+            *(each[place] for each in values.values()),
+        )
+        for place, seed in enumerate(task.seeds)
     ]
-    of_true = [
-        [v[place] for (kind, _), v in values.items() if kind == TRUE] for place in range(task.test_seeds)
-    ]
-    headroom[TRUE] = task.sign * float(np.mean([np.nanmin(each) for each in of_true]))
-    try:
-        bounds = [unbeatable(requests, system, task.metric).value for requests in tables]
-        if scenario.window is None:
-            headroom[BOUND] = float(np.mean(bounds))
-    except KVGymError:
-        pass  # no bound on this metric or system
+    if (bound := bound_of(task, scenario)) is not None:
+        headroom[BOUND] = bound
     return task.model_copy(
         update={
-            "hash": task.digest(suite),
+            "hash": task.digest(runs.suite),
             "plain_values": tuple(float(f"{x:.10g}") for x in plain),
             "reference_values": tuple(float(f"{x:.10g}") for x in reference),
             "headroom": headroom,
-            "cpu_minutes": float(f"{np.median(paces) * task.budget / 60:.2g}"),
         }
     )
 
 
-def value(
-    task: Task, scenario: Scenario, system: object, requests: RequestTable, made: Policy | Router, seed: int
-) -> float:
-    """Return the signed metric of a run, NaN if it failed."""
+def names(role: str) -> Iterator[str]:
+    """Yield the rules of a role with their published settings, none of which knows more than a server does."""
+    if role == "router":
+        yield from (name for name in ROUTERS if name not in ("shedding", "conditional_prefill"))
+    elif role == "autoscaler":
+        yield from (
+            n for n in AUTOSCALERS if not AUTOSCALERS[n].info.clairvoyant and n not in ("plan", "fixed")
+        )
+    else:
+        yield from (name for name in POLICIES if not POLICIES[name].info.clairvoyant)
+
+
+def agents(role: str) -> Iterator[str]:
+    """Yield the shipped agents of a role."""
+    kind = "policy" if role == "scheduler" else role
+    yield from (name for name in agent_names() if kind_of(name) == kind)
+
+
+def write_settings(task: str, tuned: dict[str, str]) -> None:
+    """Write the setting of each rule on a task into the rule's file."""
+    import yaml
+
+    for rule, spec in tuned.items():
+        path = SETTINGS / f"{rule}.yaml"
+        tasks = yaml.safe_load(path.read_text("utf-8"))["tasks"] if path.is_file() else {}
+        content = {"rule": rule, "tasks": {**tasks, task: spec}}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, yaml.safe_dump(content, sort_keys=False, width=1000))
+
+
+def bound_of(task: Task, scenario: Scenario) -> float | None:
+    """Return the mean of what nothing beats, None without a bound; of a fleet what the work alone takes."""
+    system, workload = scenario.make_system(), scenario.make_workload()
+    tables = [scenario.sample(workload, seed, system.usable_capacity) for seed in task.seeds]
+    if task.role == "autoscaler":
+        if task.metric != "fleet_cost":
+            return None
+        hours = []
+        for requests in tables:
+            lengths = float(requests.prompt_len.mean()), float(requests.output_len.mean())
+            rate = Engine(system.workers[0], 8192, 1024).rate(*lengths)
+            hours.append(len(requests) / rate / 3600 * system.fleet.pools[0].gpus)  # type: ignore[union-attr]
+        return float(np.mean(hours))
     try:
-        if isinstance(made, Router):
-            result = simulate(
-                system, requests, scenario.policies[0], router=made, seed=seed, window=scenario.window
-            )
-        else:
-            check_needs(made, requests)
-            result = simulate(
-                system, requests, made, router=scenario.make_router(), seed=seed, window=scenario.window
-            )
+        return float(np.mean([unbeatable(requests, system, task.metric).value for requests in tables]))
     except KVGymError:
-        return np.nan
-    if not result.completed and not task.metric.endswith("attainment"):
-        return np.nan
-    return task.sign * float(compute_metrics(result, [task.metric])[task.metric])
-
-
-def competing(task: Task) -> Iterator[tuple[str, str, Policy | Router]]:
-    """Yield everything that enters a task, with its kind and name."""
-    agents = agent_names()
-    if task.role == "router":
-        for name in ROUTERS:
-            yield RULE, name, make_router(name)
-        for name in agents:
-            if is_router(name):
-                yield RANKED, name, load_router(name)
-        return
-    for name in POLICIES:
-        if not POLICIES[name].info.clairvoyant:
-            newer = ".newer." in POLICIES[name].__module__
-            yield NEWER if newer else RANKED if name.startswith("ranked") else RULE, name, make_policy(name)
-    for name in agents:
-        if not is_router(name):
-            yield RANKED, name, load_agent(name)
-
-
-def predicted(
-    scenario: Scenario, requests: RequestTable
-) -> list[tuple[str, str, Policy | Router, RequestTable]]:
-    """Return agents on requests with a predicted length: the mean output by class and twentieth of training prompts."""
-    workload, capacity = scenario.make_workload(), scenario.make_system().usable_capacity
-    seen = [scenario.sample(workload, seed, capacity) for seed in range(FITTED)]
-    lengths = requests.output_len.copy()
-    for chosen, logs in zip(of_class(requests), zip(*map(of_class, seen), strict=True), strict=True):
-        prompts = np.concatenate([table.prompt_len[rows] for table, rows in zip(seen, logs, strict=True)])
-        outputs = np.concatenate([table.output_len[rows] for table, rows in zip(seen, logs, strict=True)])
-        guessed = fit_predictor(prompts, outputs).apply(requests, np.random.default_rng(0))
-        lengths[chosen] = guessed.predicted_output_len[chosen]
-    table = requests.replace(predicted_output_len=lengths, predicted_low=None, predicted_high=None)
-    return [(PREDICTOR, name, load_agent(name), table) for name in agent_names() if evolved(name)]
-
-
-def answered(requests: RequestTable, seed: int) -> RequestTable:
-    """Return requests with predictions that are uniform random answers in kvgym/Priority-v0."""
-    answers = np.random.default_rng(seed).uniform(0, HIGHEST, len(requests))
-    lengths = np.maximum(np.rint(2.0**answers), 1).astype(np.int64)
-    return requests.replace(
-        predicted_output_len=lengths, predicted_low=None, predicted_high=None, forecasts=None
-    )
-
-
-def of_class(requests: RequestTable) -> list[np.ndarray]:
-    """Return a mask of the requests of each class; of all requests without classes."""
-    if requests.class_id is None:
-        return [np.ones(len(requests), bool)]
-    return [requests.class_id == c for c in range(max(1, len(requests.classes)))]
-
-
-def evolved(name: str) -> bool:
-    """Return whether an agent is evolved weights of ``ranked``."""
-    return name.startswith("ranked") and not is_router(name)
-
-
-def clairvoyants(draws: int, seed: int) -> Iterator[tuple[str, Policy]]:
-    """Yield policies that are given true lengths: agents, references, and drawn weights of ``ranked``."""
-    yield from (
-        (name, make_policy(name)) for name in ("clairvoyant", "ranked", "mc_sf", "work_conserving_sjf")
-    )
-    agents = [name for name in agent_names() if evolved(name)]
-    yield from ((name, load_agent(name)) for name in agents)
-    rng = np.random.default_rng(seed)
-    for draw in range(draws):
-        base = load_model(agents[draw % len(agents)]).weights  # type: ignore[union-attr]
-        weights = {
-            w.name: float(
-                np.clip(base.get(w.name, w.default) + w.step * rng.standard_normal(), w.low, w.high)
-            )
-            for w in WEIGHTS
-        }
-        yield f"draw {draw}", make_policy("ranked", **weights)
-
-
-def drawn_routers(draws: int, seed: int) -> Iterator[tuple[str, Router]]:
-    """Yield weighted routers with weights drawn around the default and the agents'."""
-    rng = np.random.default_rng(seed)
-    bases = [{}, *(load_model(name).weights for name in agent_names() if is_router(name))]  # type: ignore[union-attr]
-    for draw in range(draws):
-        base = bases[draw % len(bases)]
-        weights = {
-            w.name: float(
-                np.clip(base.get(w.name, w.default) + w.step * rng.standard_normal(), w.low, w.high)
-            )
-            for w in ROUTING_WEIGHTS
-        }
-        yield f"draw {draw}", make_router("weighted", **weights)
+        return None  # there is none on this metric or system
 
 
 def text_of(suite: Suite, tasks: Sequence[Task]) -> str:
@@ -269,27 +184,24 @@ def text_of(suite: Suite, tasks: Sequence[Task]) -> str:
 
 
 def table(suite: Suite) -> str:
-    """Return the headroom of each task, Markdown; percentages are relative to the best deployable one."""
+    """Return the headroom of each task, Markdown; what is left is relative to the best tuned rule."""
     lines = [
-        "| task | plain rule | best rule | ranked, agent | newer | predictor | true lengths | reference | left "
-        "| bound |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| task | group | measured | load | plain rule | best rule, untuned | best rule, tuned | best shipped agent "
+        "| hindsight | left | bound |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for task in suite.tasks:
         if not task.headroom:
             continue
-        plain, reference = task.mean(task.plain_values), task.mean(task.reference_values)
-        cells = [f"{plain:.3g}"]
-        for kind in (RULE, RANKED, NEWER, PREDICTOR):
-            name = task.headroom.get(f"{kind}: name")
-            cells.append("–" if name is None else f"{task.headroom[kind]:.3g} `{name}`")
-        best = task.best(RULE, RANKED, NEWER)[0]
-        left = abs(best - reference) / abs(best) if best else 0.0
+        cells = [task.group, f"`{task.metric}`", str(task.headroom["load"])]
+        cells.append(f"{task.mean(task.plain_values):.3g} `{task.plain}`")
+        for kind in (RULE, TUNED, AGENT):
+            value, name = task.best(kind)
+            cells.append(f"{value:.3g} `{name.partition(':')[0]}`" if name else "–")
         bound = task.headroom.get(BOUND)
         cells += [
-            f"{task.headroom[TRUE]:.3g}",
-            f"{reference:.3g}",
-            f"{left:.1%}",
+            f"{task.mean(task.reference_values):.3g}",
+            f"{task.left:.1%}{', no harm' if task.does_no_harm else ''}",
             "–" if bound is None else f"{bound:.3g}",
         ]
         lines.append(f"| `{task.name}` | {' | '.join(cells)} |")

@@ -41,7 +41,7 @@ def figures(path: Path) -> list[str]:
         task = suite.task(name)
         if name in result.errors:
             continue
-        best, spec = task.best("rule", "newer")
+        best, spec = task.best("rule")
         cells = [
             task.metric,
             *(f"{task.sign * float(np.mean(x)):.4g}" for x in (values, task.reference_values)),

@@ -34,7 +34,7 @@ COMMANDS = {
     "render": "Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.",
     "render dataset": "Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.",
     "train": "Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.",
-    "benchmark": "Score schedulers, routers and agents on the tasks of the benchmark.",
+    "benchmark": "Score schedulers, routers, autoscalers and agents on the tasks of the benchmark.",
     "benchmark judge": "Score a policy, router or agent on validation seeds; print a verdict as JSON.",
     "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",

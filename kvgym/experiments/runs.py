@@ -17,6 +17,7 @@ from kvgym.metrics.compute import compute_metrics, worker_metrics
 from kvgym.policies.policy import Policy, make_policy
 from kvgym.policies.routing import Router
 from kvgym.policies.runner import SimulationResult, check_needs, simulate
+from kvgym.policies.scaling import Autoscaler
 from kvgym.simulator.system import System
 from kvgym.utils.execution import Executor
 from kvgym.utils.hyperparameters import given_hyperparameters
@@ -51,6 +52,7 @@ class PlannedRun:
         log: record per-iteration rows.
         measure: function that computes further values from the result in the process of the run; must be picklable.
         keep: return the result, with samples.
+        autoscaler: an autoscaler of the fleet; None = the scenario's.
     """
 
     scenario: Scenario
@@ -61,6 +63,7 @@ class PlannedRun:
     log: bool = False
     measure: Callable[[SimulationResult], dict[str, float]] | None = None
     keep: bool = False
+    autoscaler: Autoscaler | None = None
 
 
 @dataclass(frozen=True)
@@ -198,10 +201,11 @@ class Player:
             ):
                 notes = (*notes, f"{run.label} runs as {resolved.label}.")
             router = run.scenario.make_router() if run.router is None else run.router
+            autoscaler = scenario.autoscaler if run.autoscaler is None else copy.copy(run.autoscaler)
             started = time.perf_counter()
             result = simulate(
                 system, table, resolved, router=router, seed=run.seed, log=run.log, window=scenario.window,
-                samples=SAMPLES if run.keep else 0, autoscaler=scenario.autoscaler,
+                samples=SAMPLES if run.keep else 0, autoscaler=autoscaler,
             )  # fmt: skip
             elapsed = time.perf_counter() - started
             metrics = compute_metrics(result)

@@ -317,6 +317,7 @@ class DistributionPrediction(Predictor):
         longest: longest length, tokens; None = the longest one of the workload.
         neighbours: earlier requests of a histogram.
         window: earlier requests among which they are found.
+        interval: whether the means of the shortest and the longest tenth are given as an interval, too.
     """
 
     kind: Literal["distribution"] = "distribution"
@@ -326,6 +327,7 @@ class DistributionPrediction(Predictor):
     longest: Tokens | None = None
     neighbours: int = Field(default=20, ge=1, le=1000)
     window: int = Field(default=1000, ge=1, le=100_000)
+    interval: bool = False
 
     @model_validator(mode="after")
     def _enough(self) -> DistributionPrediction:
@@ -348,7 +350,8 @@ class DistributionPrediction(Predictor):
         mean = np.floor(tenths.mean(axis=1) + 0.5).astype(np.int64)
         none = np.zeros(len(table), np.int64)
         forecasts = Forecasts(tenths, 0, np.zeros(0, np.int64), none, none)
-        return _predicted(table, mean, None, None, forecasts)
+        low, high = (tenths[:, 0], tenths[:, -1]) if self.interval else (None, None)
+        return _predicted(table, mean, low, high, forecasts)
 
     def _around(self, output: Lengths, centre: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return distributions around m, int64 (n, 10)."""

@@ -27,7 +27,7 @@ def test_publish_evolved_weights_and_renew_the_card(scripts, tmp_path):
         "- None known.",
     ):
         assert text in card
-    assert re.search(r"^\| `two-objectives` \| slo_attainment \| 0\.8\d+ \| `slai` \|", card, re.MULTILINE)
+    assert re.search(r"^\| `server-mixed` \| slo_attainment \| 0\.9\d+ \| `ranked` \|", card, re.MULTILINE)
     given[1] = str(publish.RESULTS / "ranked_chat.json")
     publish.main(["--renew", "tiny_margin", *given])
     renewed = (tmp_path / "tiny_margin.md").read_text()

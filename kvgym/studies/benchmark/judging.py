@@ -162,8 +162,8 @@ class Judge:
         from kvgym.policies.routing import Router
         from kvgym.studies.benchmark.scoring import scores_of
 
-        if (task.role == "router") != isinstance(made, Router):
-            raise LostError(f"task {task.name} is for a {task.role}, and {made.info.name} is none")
+        if task.role != ("router" if isinstance(made, Router) else "scheduler"):
+            raise LostError(f"task {task.name} is for {task.played_by}, and {made.info.name} is none")
         started = time.perf_counter()
         for seed in seeds:
             if (task.name, seed) not in self._plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -16,9 +17,12 @@ from pydantic import ConfigDict, Field
 from kvgym.errors import ConfigError, ContractError, KVGymError, cut, shown
 from kvgym.experiments.result_files import installed_versions
 from kvgym.experiments.runs import PlannedRun, Played, Player, play_runs
+from kvgym.experiments.scenario import Scenario
 from kvgym.policies.contract.checking import check_information
 from kvgym.policies.policy import Policy
+from kvgym.policies.routing import Router
 from kvgym.policies.runner import check_needs
+from kvgym.policies.scaling import Autoscaler
 from kvgym.studies.benchmark.scoring import Scores, interval_of, scores_of
 from kvgym.studies.benchmark.tasks import SUITE, Suite, Task, load_suite
 from kvgym.utils.arguments import explained
@@ -30,12 +34,15 @@ from kvgym.utils.version import __version__
 from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
-    from kvgym.studies.benchmark.entries import Entry  # it loads agents
+    from kvgym.studies.benchmark.entries import Entry, Playing  # it loads agents
 
 FORMAT = "kvgym-benchmark-result"
 
 LONGEST_NAME = 100
 """Most characters of the name of an entry."""
+
+COUNTED = ("slo_attainment", "fleet_cost")
+"""Metrics that count requests that did not finish."""
 
 _Value = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
@@ -50,8 +57,10 @@ class BenchmarkResult:
     Attributes:
         name: of the entry.
         specs: what was run: one policy or router, or several trainings of one.
-        role: ``"scheduler"`` or ``"router"``.
+        role: ``"scheduler"``, ``"router"`` or ``"autoscaler"``.
         clairvoyant: whether it observes what no real scheduler has.
+        below: name of the entry that it is built on, "" = none.
+        settings: by task what plays it, where that is another than ``specs``.
         suite: name of the suite.
         suite_hash: hash of the suite.
         values: by task and training, the metric by test seed, signed so that smaller is better; NaN = failed.
@@ -67,19 +76,35 @@ class BenchmarkResult:
     suite: str
     suite_hash: str
     values: dict[str, list[list[float]]]
+    below: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def scores(self) -> Scores:
-        """Return the scores (runs,) of each task.
+    def scores(self, section: str = "") -> Scores:
+        """Return the scores (trainings, seeds) of each task.
+
+        Args:
+            section: only of the tasks of this section.
 
         Raises:
             ConfigError: the results are of another version of the suite, or incomplete.
         """
         suite = load_suite(self.suite)
         self.check(f"results of {self.name}")
-        return {name: _scores(suite.task(name), found) for name, found in self.values.items()}
+        tasks = {name: suite.task(name) for name in self.values}
+        return {
+            name: scores_of(self.values[name], task.plain_values, task.reference_values)
+            for name, task in tasks.items()
+            if section in ("", task.section)
+        }
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The sections with tasks that were run, in the order of the suite."""
+        suite = load_suite(self.suite)
+        return tuple(dict.fromkeys(task.section for task in suite.tasks if task.name in self.values))
 
     def check(self, origin: str) -> None:
         """Check that the results are of the suite as it is here, and complete.
@@ -102,7 +127,7 @@ class BenchmarkResult:
         tasks = {task.name: task for task in suite.tasks if task.role == self.role}
         for name, runs in self.values.items():
             if name not in tasks:
-                raise ConfigError(f"{origin}: {self.suite} has no task {shown(name)} for a {self.role}")
+                raise ConfigError(f"{origin}: {self.suite} has no task {shown(name)} for {self.role}s")
             shape, seeds = (len(self.specs), tasks[name].test_seeds), {len(run) for run in runs}
             if len(runs) != shape[0] or seeds != {shape[1]}:
                 raise ConfigError(
@@ -111,8 +136,8 @@ class BenchmarkResult:
 
     def save(self, path: str | Path) -> None:
         """Write the results as JSON; failed runs are null."""
-        scores = self.scores()
-        estimate = interval_of(scores, np.random.default_rng(0))
+        sections = {section: self.scores(section) for section in self.sections}
+        estimates = {name: interval_of(found, np.random.default_rng(0)) for name, found in sections.items()}
         content = {
             "format": FORMAT,
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
@@ -120,8 +145,11 @@ class BenchmarkResult:
                 task: [[None if np.isnan(x) else x for x in run] for run in runs]
                 for task, runs in self.values.items()
             },
-            "score": {"value": estimate.value, "low": estimate.low, "high": estimate.high},
-            "task_scores": {task: float(np.mean(found)) for task, found in scores.items()},
+            "scores": {
+                name: {"value": found.value, "low": found.low, "high": found.high}
+                for name, found in estimates.items()
+            },
+            "task_scores": {task: float(np.mean(found)) for task, found in self.scores().items()},
         }
         write_text(path, json.dumps(content, indent=1) + "\n")
 
@@ -154,18 +182,16 @@ class _Stored(Description):
 
     name: str
     specs: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
-    role: Literal["scheduler", "router"]
+    role: Literal["scheduler", "router", "autoscaler"]
     clairvoyant: bool
+    below: str
+    settings: dict[str, str]
     suite: str
     suite_hash: str
     values: Annotated[dict[str, list[list[_Value | None]]], Field(min_length=1)]
     errors: dict[str, str]
     versions: dict[str, str]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-def _scores(task: Task, values: Sequence[Sequence[float]]) -> Any:
-    return scores_of(values, task.plain_values, task.reference_values)
 
 
 @explained
@@ -175,55 +201,55 @@ def run_benchmark(
     name: str | None = None,
     suite: str = SUITE,
     tasks: Iterable[str] = (),
-    traces: str | Path | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchmarkResult:
     """Run an entry on all test seeds of the tasks that it can enter.
 
-    Schedulers and routers enter different tasks. A policy that needs information the requests of a task do not carry
-    has the plain rule's values there, and a note in ``errors``. A run that fails, or leaves requests unfinished where
-    latencies are measured, has no value and the lowest score.
+    Schedulers, routers and autoscalers enter different tasks. A policy that needs information the requests of a task do
+    not carry has the plain rule's values there, and a note in ``errors``. A run that fails, or leaves requests
+    unfinished where latencies are measured, has no value and the lowest score.
 
     Args:
-        entries: a policy or router, or several trainings of one: each is a run of the entry.
+        entries: a policy, router or autoscaler, or several trainings of one: each is a run of the entry.
         name: of the entry in tables; None = the first one's spec.
         suite: name of the suite.
-        tasks: names of tasks; empty = all that need no file, and with ``traces`` all.
-        traces: folder of files that tasks need and kvgym does not ship.
+        tasks: names of tasks; empty = all of its role.
         jobs: as for :func:`kvgym.utils.execution.make_executor`.
         progress: called with finished and all runs.
 
     Raises:
-        ConfigError: the entries differ in role, a file is missing, a task is not the frozen one, the name cannot stand
+        ConfigError: the entries differ in role, a task is not the frozen one, the name cannot stand
             in a table, or a policy from outside kvgym depends on what it does not declare to observe.
     """
     made, name = load_suite(suite), name or entries[0].spec
     check_entry_name(name, "the entry; choose another with --name")
     roles = {entry.role for entry in entries}
     if len(roles) != 1:
-        raise ConfigError("an entry is one policy or router, or several trainings of one; got both, or none")
+        raise ConfigError(
+            "an entry is one policy, router or autoscaler, or several trainings of one; got several kinds, or none"
+        )
     role = roles.pop()
-    chosen = _tasks(made, role, tuple(tasks), traces)
+    chosen = _tasks(made, role, tuple(tasks))
     for task in chosen:
         task.check(suite)
     for entry in entries:
+        if unknown := entry.by_task.keys() - {task.name for task in made.tasks}:
+            made.task(min(unknown))  # its error lists the tasks
         _check_information(entry)
     runs, places = [], []
     values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
     errors: dict[str, str] = {}
     player = Player()
     for task in chosen:
-        scenario = task.scenario(suite, traces)
-        if lacking := _lacking(entries[0], player.requests(scenario, task.seeds[0])[1]):
+        scenario = task.scenario(suite)
+        if lacking := _lacking(entries[0].on(task.name), player.requests(scenario, task.seeds[0])[1]):
             values[task.name] = [list(task.plain_values) for _ in entries]
             errors[task.name] = f"scored as {task.plain}: {lacking}"
             continue
         for seed in task.seeds:
             for k, entry in enumerate(entries):
-                policy: Any = scenario.policies[0] if role == "router" else entry.made
-                router: Any = entry.made if role == "router" else None
-                runs.append(PlannedRun(scenario, policy, router, seed, entry.spec))
+                runs.append(planned_run(scenario, entry.on(task.name), seed, entry.spec))
                 places.append((task, k, seed - task.seeds[0]))
     seconds = 0.0
     with make_executor(player, jobs) as executor:
@@ -244,9 +270,23 @@ def run_benchmark(
         suite,
         made.hash,
         values,
+        entries[0].below,
+        dict(entries[0].settings),
         errors,
         {"kvgym": __version__, "python": platform.python_version(), **installed_versions(PACKAGES)},
         round(seconds, 2),
+    )
+
+
+def planned_run(scenario: Scenario, made: Playing, seed: int, label: str) -> PlannedRun:
+    """Return a run in which a policy, router or autoscaler plays its part of a scenario."""
+    return PlannedRun(
+        scenario,
+        made if isinstance(made, Policy) else scenario.policies[0],
+        made if isinstance(made, Router) else None,
+        seed,
+        label,
+        autoscaler=made if isinstance(made, Autoscaler) else None,
     )
 
 
@@ -268,36 +308,35 @@ def _check_information(entry: Entry) -> None:
     Raises:
         ConfigError: it does.
     """
-    made = entry.made
-    if isinstance(made, Policy) and is_foreign(made):
+    for made in entry.players:
+        if not isinstance(made, Policy) or not is_foreign(made):
+            continue
         try:
-            check_information(lambda: copy.deepcopy(made))
+            check_information(functools.partial(copy.deepcopy, made))
         except ContractError as error:
             raise ConfigError(
                 f"entry {shown(entry.spec)}: {error}; declare it in PolicyInfo.needs (kvgym check-policy shows a case)"
             ) from None
 
 
-def _lacking(entry: Entry, requests: RequestTable) -> str:
+def _lacking(made: Playing, requests: RequestTable) -> str:
     """Return what a policy needs and the requests of a task do not carry, "" if nothing."""
     try:
-        if isinstance(entry.made, Policy):
-            check_needs(entry.made, requests)
+        if isinstance(made, Policy):
+            check_needs(made, requests)
     except KVGymError as error:
         return str(error)
     return ""
 
 
-def _tasks(suite: Suite, role: str, names: Sequence[str], traces: str | Path | None) -> list[Task]:
+def _tasks(suite: Suite, role: str, names: Sequence[str]) -> list[Task]:
     """Return the tasks to run."""
-    if names:
-        chosen = [suite.task(name) for name in names]
-        if wrong := [task.name for task in chosen if task.role != role]:
-            raise ConfigError(
-                f"task {wrong[0]} is for a {suite.task(wrong[0]).role}, and the entry is a {role}"
-            )
-        return chosen
-    return [task for task in suite.tasks if task.role == role and (task.needs is None or traces is not None)]
+    chosen = [suite.task(name) for name in names] or [task for task in suite.tasks if task.role == role]
+    if wrong := [task for task in chosen if task.role != role]:
+        raise ConfigError(
+            f"task {wrong[0].name} is for {wrong[0].played_by}, and the entry is no {wrong[0].role}"
+        )
+    return chosen
 
 
 def value_of(task: Task, played: Played) -> tuple[float, str]:
@@ -305,7 +344,7 @@ def value_of(task: Task, played: Played) -> tuple[float, str]:
     record = played.record
     if record.error:
         return float("nan"), record.error
-    if not record.completed_once and not task.metric.endswith("attainment"):
+    if not record.completed_once and task.metric not in COUNTED:
         return float("nan"), "requests are left at the horizon"
     value = task.sign * record.metrics[task.metric]
     return (value, "") if np.isfinite(value) else (float("nan"), "the metric has no value")

@@ -1,10 +1,10 @@
-"""Scores of runs, and aggregates over tasks with stratified bootstrap intervals.
+"""Scores of runs, and means over tasks with bootstrap intervals.
 
-Definitions follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS
-2021, and their library rliable: the interquartile mean over all runs of all tasks, performance profiles over runs,
-the probability that a run of one entry is better than a run of another averaged over tasks, and percentile intervals
-of a bootstrap within each task. Runs of one training, and runs on one seed, are not independent, so the bootstrap draws
-trainings and seeds, both with replacement, and takes the runs where they meet.
+The score of an entry is the mean over tasks of its mean over runs: every task counts as much. Runs of one training, and
+runs on one seed, are not independent, so the bootstrap draws trainings and seeds, both with replacement, and takes the
+runs where they meet. Two entries are compared on the same drawn seeds, because they play the same requests.
+Performance profiles follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
+NeurIPS 2021; their interquartile mean would leave out whole tasks where there are as few as here.
 """
 
 from __future__ import annotations
@@ -41,46 +41,19 @@ def scores_of(values: ArrayLike, plain: ArrayLike, reference: ArrayLike) -> NDAr
     return np.asarray(np.maximum(np.nan_to_num(scores, nan=WORST), WORST), np.float64)
 
 
-def interquartile_mean(scores: ArrayLike) -> float:
-    """Return the mean of the middle half: a quarter of the values, rounded down, is cut off at either end."""
-    ordered = np.sort(np.asarray(scores, np.float64).ravel())
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
-
-
 def profile(scores: Scores, levels: Sequence[float]) -> NDArray[np.float64]:
     """Return the performance profile: the share of runs of all tasks that score more than each level."""
-    found = _all_runs(scores)
+    found = np.concatenate([runs.ravel() for runs in scores.values()])
     return np.asarray([(found > level).mean() for level in levels], np.float64)
 
 
-def probability_of_improvement(scores: Scores, others: Scores) -> float:
-    """Return P(X > Y) + P(X = Y) / 2 for runs X and Y of a task, averaged over the tasks that both entries have.
-
-    Raises:
-        ValueError: they have no task in common.
-    """
-    common = [name for name in scores if name in others]
-    if not common:
-        raise ValueError("the entries have no task in common")
-    found = []
-    for name in common:
-        difference = scores[name].ravel()[:, None] - others[name].ravel()
-        found.append(float((difference > 0).mean() + 0.5 * (difference == 0).mean()))
-    return float(np.mean(found))
-
-
 def pooled(scores: Scores) -> float:
-    """Return the interquartile mean over all runs of all tasks."""
-    return interquartile_mean(_all_runs(scores))
-
-
-def _all_runs(scores: Scores) -> NDArray[np.float64]:
-    return np.concatenate([runs.ravel() for runs in scores.values()])
+    """Return the mean over tasks of the mean over their runs."""
+    return float(np.mean([runs.mean() for runs in scores.values()]))
 
 
 def interval_of(scores: Scores, generator: np.random.Generator) -> Estimate:
-    """Return the interquartile mean with a bootstrap interval.
+    """Return the mean score with a bootstrap interval.
 
     A resample has seeds drawn within each task, the same for all trainings, and trainings, the same on all tasks, as a
     training plays them all.
@@ -89,16 +62,52 @@ def interval_of(scores: Scores, generator: np.random.Generator) -> Estimate:
         scores: of an entry.
         generator: draws the resamples; equal states give equal output.
     """
+    seeds = _drawn_seeds(scores, generator)
+    found = _resampled(scores, seeds, generator)
+    return _estimate(pooled(scores), found, sum(runs.size for runs in scores.values()))
+
+
+def difference_of(scores: Scores, others: Scores, generator: np.random.Generator) -> Estimate:
+    """Return the difference of the mean scores on the tasks that two entries share, with a bootstrap interval.
+
+    A resample has the same seeds for both entries, and trainings of each.
+
+    Args:
+        scores: of an entry.
+        others: of another one.
+        generator: draws the resamples; equal states give equal output.
+
+    Raises:
+        ValueError: they have no task in common.
+    """
+    common = [name for name in scores if name in others]
+    if not common:
+        raise ValueError("the entries have no task in common")
+    first, second = ({name: each[name] for name in common} for each in (scores, others))
+    seeds = _drawn_seeds(first, generator)
+    found = _resampled(first, seeds, generator) - _resampled(second, seeds, generator)
+    return _estimate(pooled(first) - pooled(second), found, sum(runs.size for runs in first.values()))
+
+
+Drawn = Mapping[str, NDArray[np.int64]]
+"""Seeds of each task by resample, (RESAMPLES, seeds)."""
+
+
+def _drawn_seeds(scores: Scores, generator: np.random.Generator) -> Drawn:
+    return {
+        name: generator.integers(0, runs.shape[1], (RESAMPLES, runs.shape[1]))
+        for name, runs in scores.items()
+    }
+
+
+def _resampled(scores: Scores, seeds: Drawn, generator: np.random.Generator) -> NDArray[np.float64]:
+    """Return the mean score of each resample, (RESAMPLES,)."""
     (trainings,) = {len(runs) for runs in scores.values()}
-    seeds = [generator.integers(0, runs.shape[1], (RESAMPLES, runs.shape[1])) for runs in scores.values()]
     rows = generator.integers(0, trainings, (RESAMPLES, trainings))[:, :, None]
-    drawn = [
-        runs[rows, columns[:, None, :]].reshape(RESAMPLES, runs.size)
-        for runs, columns in zip(scores.values(), seeds, strict=True)
-    ]
-    ordered = np.sort(np.concatenate(drawn, axis=1), axis=1)
-    count = ordered.shape[1]
-    cut = count // 4
-    found = ordered[:, cut : count - cut].mean(axis=1)
+    means = [runs[rows, seeds[name][:, None, :]].mean(axis=(1, 2)) for name, runs in scores.items()]
+    return np.asarray(np.mean(means, axis=0), np.float64)
+
+
+def _estimate(value: float, found: NDArray[np.float64], runs: int) -> Estimate:
     low, high = np.quantile(found, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(pooled(scores), float(low), float(high), count)
+    return Estimate(value, float(low), float(high), runs)

@@ -20,32 +20,23 @@ from pydantic import ConfigDict, Field
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.utils.reading import Description, parse_fields, read_bytes, validate_fields
-from kvgym.workloads.workload import describe_workload
+from kvgym.utils.reading import Description, parse_fields, validate_fields
 
-SUITE = "kvgym-bench-1"
+SUITE = "kvgym-bench-2"
 """The current suite."""
+
+GROUPS = {
+    "fleet": "how many workers, and which one for each request",
+    "server": "one worker at loads that it sustains, with targets",
+    "overload": "one worker with more than it sustains",
+}
+"""Groups of tasks, each with scores of its own."""
+
+LEAST_LEFT = 0.05
+"""Share of the value of the best tuned rule that a task must leave, or it tests doing no harm."""
 
 FIRST_TRAINING, FIRST_VALIDATION, FIRST_TEST = 0, 1_000_000, 3_000_000
 """First seeds: those below 1,000,000 are for training, the next 1,000,000 for selection; test seeds serve no choice."""
-
-
-class Needed(Description):
-    """A file that a task needs and kvgym does not ship.
-
-    Attributes:
-        file: its name.
-        sha256: hash of its content.
-        source: where to get it.
-        licence: its licence.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    file: str
-    sha256: str
-    source: str
-    licence: str
 
 
 class Task(Description):
@@ -53,24 +44,25 @@ class Task(Description):
 
     Attributes:
         name: name in the suite.
-        role: what an entry is here: ``"scheduler"`` of the workers, or ``"router"`` of a cluster.
+        group: what is scored together, of :data:`GROUPS`.
+        role: what an entry is here: ``"scheduler"`` of the workers, ``"router"`` of a cluster, or ``"autoscaler"``.
         metric: what is measured, see :mod:`kvgym.metrics`.
-        environment: id that :func:`kvgym.make_task` makes without an id; "" = no environment plays it.
+        environment: id that :func:`kvgym.make_task` makes without an id.
         plain: the rule that scores 0.
         budget: environment steps, or requests simulated, that training an entry may take.
         test_seeds: number of seeds from :data:`FIRST_TEST`.
         hash: of the task, see :meth:`digest`.
         plain_values: of the plain rule by test seed; better values are smaller (attainment is negative).
         reference_values: of the reference in hindsight by test seed, likewise.
-        headroom: means over test seeds, in the metric, by kind of scheduler.
-        cpu_minutes: processor time that simulating as many requests as the budget takes, one core.
-        needs: a file that kvgym does not ship; None = nothing.
+        headroom: means over test seeds, in the metric, by kind of entry, with the name of the best of each kind; and
+            the load.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    role: Literal["scheduler", "router"] = "scheduler"
+    group: Literal["fleet", "server", "overload"]
+    role: Literal["scheduler", "router", "autoscaler"] = "scheduler"
     metric: str = "e2e_latency_mean"
     environment: str = "kvgym/Priority-v0"
     plain: str = "fcfs"
@@ -80,8 +72,27 @@ class Task(Description):
     plain_values: tuple[float, ...] = ()
     reference_values: tuple[float, ...] = ()
     headroom: dict[str, float | str] = Field(default_factory=dict)
-    cpu_minutes: float = 0.0
-    needs: Needed | None = None
+
+    @property
+    def section(self) -> str:
+        """Name of the table that the task belongs to: one score for each group and role."""
+        return f"{self.group}, {self.role}s"
+
+    @property
+    def played_by(self) -> str:
+        """Its role with an article."""
+        return f"{'an' if self.role == 'autoscaler' else 'a'} {self.role}"
+
+    @property
+    def left(self) -> float:
+        """What the reference gains over the best tuned rule, as a share of that rule's value; NaN if unknown."""
+        tuned, reference = self.best("tuned")[0], self.mean(self.reference_values)
+        return abs(tuned - reference) / abs(tuned) if tuned else math.nan
+
+    @property
+    def does_no_harm(self) -> bool:
+        """Whether so little is left over tuned rules that the task tests doing no harm."""
+        return self.left < LEAST_LEFT
 
     @property
     def seeds(self) -> range:
@@ -108,45 +119,19 @@ class Task(Description):
         ]
         return min(found, key=lambda each: self.sign * each[0], default=(math.nan, ""))
 
-    def scenario(self, suite: str, traces: str | Path | None = None) -> Scenario:
-        """Return the scenario.
-
-        Args:
-            suite: name of the suite.
-            traces: folder of files that are not shipped.
-
-        Raises:
-            ConfigError: a file is missing or another one.
-        """
-        scenario = load_scenario(scenario_file(suite, self.name))
-        if self.needs is None:
-            return scenario
-        if traces is None or not (path := Path(traces) / self.needs.file).is_file():
-            raise ConfigError(
-                f"task {self.name} needs {self.needs.file} ({self.needs.licence}): get it from {self.needs.source} "
-                "and give its folder with --traces"
-            )
-        if hashlib.sha256(read_bytes(path, "trace")).hexdigest() != self.needs.sha256:
-            raise ConfigError(
-                f"task {self.name}: {path} is not the expected file (SHA-256 {self.needs.sha256[:12]}…); "
-                f"get it from {self.needs.source}"
-            )
-        workload = describe_workload(scenario.workload)
-        lengths = {**workload["lengths"], "path": str(path)}
-        return scenario.override(workload={**workload, "lengths": lengths})
+    def scenario(self, suite: str) -> Scenario:
+        """Return the scenario; ``suite``: name of the suite."""
+        return load_scenario(scenario_file(suite, self.name))
 
     def digest(self, suite: str) -> str:
         """Return the hash of the expanded scenario, the metric and the seeds; empty fields do not count."""
-        path = scenario_file(suite, self.name)
-        scenario = load_scenario(path)
+        scenario = self.scenario(suite)
         content: dict[str, Any] = {
             "scenario": scenario.resolved().model_dump(mode="json", exclude={"name", "summary", "seeds"}),
-            "task": self.model_dump(include={"role", "metric", "plain", "test_seeds", "needs"}),
+            "task": self.model_dump(include={"role", "metric", "plain", "test_seeds"}),
+            "workload": scenario.make_workload().spec.model_dump(mode="json"),
         }
-        if self.needs is None:
-            content["workload"] = scenario.make_workload().spec.model_dump(mode="json")
         text = json.dumps(_filled(content), sort_keys=True)
-        text = text.replace(json.dumps(str(path.parent))[1:-1], ".")  # a trace's file is in any folder
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def check(self, suite: str) -> None:
@@ -178,7 +163,7 @@ class Suite(Description):
         name: name of the suite.
         summary: one line.
         tasks: the tasks.
-        standings: by role, the score of each entry of the published table.
+        standings: by section, the score of each entry of the published table.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -232,8 +217,7 @@ def load_suite(name: str = SUITE) -> Suite:
 
 
 TASK_HEADINGS = (
-    "name", "metric", "random", "plain rule", "best rule", "best agent", "reference", "CPU min", "for a",
-    "what it is",
+    "name", "for", "metric", "load", "plain rule", "tuned rule", "reference", "left", "what it is",
 )  # fmt: skip
 
 
@@ -241,14 +225,15 @@ def task_rows() -> dict[str, tuple[str, ...]]:
     """Return the tasks of the current suite for ``kvgym list tasks``: means over test seeds, in the metric."""
     rows: dict[str, tuple[str, ...]] = {}
     for task in load_suite().tasks:
-        shown = [("", task.headroom.get("random", math.nan)), (task.plain, task.mean(task.plain_values))]
-        shown += [task.best(*kinds)[::-1] for kinds in (("rule", "newer"), ("ranked",))]
-        shown.append(("", task.mean(task.reference_values)))
+        tuned = task.best("tuned")
         rows[task.name] = (
+            task.section,
             task.metric,
-            *(f"{name} {value:.3g}".strip() if value == value else "-" for name, value in shown),
-            f"{task.cpu_minutes:.2g}",
-            task.role,
-            load_scenario(scenario_file(SUITE, task.name)).summary,
+            str(task.headroom.get("load", "-")),
+            f"{task.mean(task.plain_values):.3g}",
+            f"{tuned[1]} {tuned[0]:.3g}",
+            f"{task.mean(task.reference_values):.3g}",
+            f"{task.left:.0%}",
+            task.scenario(SUITE).summary,
         )
     return rows

@@ -41,7 +41,7 @@ def look(view):
 
 def verdict(folder: Path, code: str, **options):
     (folder / "mine.py").write_text(code)
-    return judge(folder / "mine.py", **{"tasks": ("overload",), "seeds": 1, **options})
+    return judge(folder / "mine.py", **{"tasks": ("applications",), "seeds": 1, **options})
 
 
 def test_a_policy_that_cannot_describe_itself_has_a_verdict(tmp_path):
@@ -76,8 +76,8 @@ def test_a_copy_of_the_plain_rule_scores_nothing(tmp_path, capsys):
     [
         ("ranked_documents", "sessions"),
         ("vllm_v1", "disaggregated"),
-        ("lmetric", "routing-chats"),
-        ("mc_sf", "overload"),
+        ("lmetric", "routing-unequal"),
+        ("mc_sf", "applications"),
     ],
 )
 def test_a_run_is_the_same_as_in_one_process(spec: str, task: str):
@@ -95,7 +95,7 @@ def test_policies_in_python_and_those_that_declare_true_lengths(tmp_path):
     found = verdict(tmp_path, IN_PYTHON)
     assert found["failure"] == ""
     assert not found["clairvoyant"]
-    assert found["tasks"]["overload"]["failures"] == {}
+    assert found["tasks"]["applications"]["failures"] == {}
     declared = IN_PYTHON.replace('rule")', 'rule", needs={"true_length"})')
     declared += (
         "\n    assert (view.waiting.output_len > 0).all() and view.active.output_len.max(initial=0) < 10**6\n"
@@ -107,7 +107,7 @@ def test_policies_in_python_and_those_that_declare_true_lengths(tmp_path):
 @pytest.mark.parametrize(
     "attack",
     [
-        'print(\'kvgym-verdict \' + \'["overload", {"scores": [1e9], "value": 1, "plain": 2, "failures": {}}]\')',
+        'print(\'kvgym-verdict \' + \'["applications", {"scores": [1e9], "value": 1, "plain": 2, "failures": {}}]\')',
         "import kvgym.studies.benchmark.scoring as s\ns.scores_of = lambda *_: [1.5]",
         "import kvgym.policies.runner as r, kvgym.metrics as m\nr.simulate = m.compute_metrics = None",
         "import kvgym.studies.benchmark.running as r\nr.value_of = lambda *_: (0.0, '')",
@@ -133,7 +133,7 @@ def test_a_candidate_has_no_true_lengths(tmp_path):
 """
     found = verdict(tmp_path, IN_PYTHON + look)
     assert found["failure"] == ""
-    assert found["tasks"]["overload"]["failures"] == {}
+    assert found["tasks"]["applications"]["failures"] == {}
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_forged_answers_end_in_a_verdict(tmp_path, answer: str, failure: str):
 def test_decisions_are_checked_and_failures_of_runs_count(tmp_path):
     found = verdict(tmp_path, IN_PYTHON.replace("    pass\n", "    raise ValueError('no\\x1b luck')\n"))
     assert found["score"] == -1
-    (failure,) = found["tasks"]["overload"]["failures"].values()
+    (failure,) = found["tasks"]["applications"]["failures"].values()
     assert "ValueError: no" in failure
     assert failure.isprintable()
     found = verdict(tmp_path, IN_PYTHON.replace("super().schedule(view)", "kvgym.Decision(admit=[0, 0])"))
-    assert "listed twice" in str(found["tasks"]["overload"]["failures"])
+    assert "listed twice" in str(found["tasks"]["applications"]["failures"])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_failures_are_verdicts(tmp_path, code: str, failure: str):
 
 def test_a_failure_of_a_later_task_leaves_no_score(tmp_path):
     ends = IN_PYTHON.replace("    pass\n", "    import os\n    view.clock > 20 and os._exit(0)\n")
-    found = verdict(tmp_path, ends, tasks=("overload", "hidden-kinds"))
+    found = verdict(tmp_path, ends, tasks=("applications", "hidden-kinds"))
     assert found["failure"]
     assert found["score"] is None
 
@@ -253,7 +253,8 @@ def test_mistakes_of_the_caller_are_errors():
     with pytest.raises(UnknownNameError, match="hidden-kinds"):
         judge("fcfs", tasks=("hidden",))
     assert "unknown policy 'nothing'" in judge("nothing")["failure"]
-    assert "is for a router" in judge("fcfs", tasks=("routing-chats",))["failure"]
+    assert "is for a router" in judge("fcfs", tasks=("routing-unequal",))["failure"]
+    assert "is for an autoscaler" in judge("fcfs", tasks=("scale-cold",))["failure"]
 
 
 def test_one_judge_gives_the_verdicts_of_several(tmp_path, monkeypatch):
@@ -273,25 +274,25 @@ def test_one_judge_gives_the_verdicts_of_several(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Judge, "_value", lambda self, task, made, seed: runs.append(made) or value(self, task, made, seed)
     )
-    with Judge(tasks=("overload",), seeds=2) as judging:
+    with Judge(tasks=("applications",), seeds=2) as judging:
         found = {name: judging.verdict(tmp_path / f"{name}.py") for name in codes}
         stage = judging.verdict(tmp_path / "good.py", seeds=1)
     scores = {name: verdict["score"] for name, verdict in found.items()}
     assert scores == {"good": 0, "broken": None, "exits": None, "marks": 0, "looks": 0, "python": 0}
     assert "broken.py cannot be imported: SyntaxError" in found["broken"]["failure"]
     assert found["exits"]["failure"] == "its process ended: exit status 3"
-    assert len(stage["tasks"]["overload"]["scores"]) == 1
+    assert len(stage["tasks"]["applications"]["scores"]) == 1
     assert len(runs) == 2 + 4 * 2 + 1
-    alone = judge(tmp_path / "good.py", tasks=("overload",), seeds=2)
+    alone = judge(tmp_path / "good.py", tasks=("applications",), seeds=2)
     for verdict in (alone, found["good"]):
-        verdict.pop("seconds"), verdict["tasks"]["overload"].pop("seconds")
+        verdict.pop("seconds"), verdict["tasks"]["applications"].pop("seconds")
     assert alone == found["good"]
 
 
 def test_a_candidate_that_ends_the_nursery_harms_no_other(tmp_path):
     (tmp_path / "mine.py").write_text("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n" + PLAIN)
     (tmp_path / "good.py").write_text(PLAIN)
-    with Judge(tasks=("overload",), seeds=1) as judging:
+    with Judge(tasks=("applications",), seeds=1) as judging:
         judging.verdict(tmp_path / "mine.py")
         assert judging.verdict(tmp_path / "good.py")["score"] == 0
 
@@ -309,7 +310,7 @@ def test_entries_are_read_from_standard_input(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(PLAIN)
     lines = io.StringIO(f"{tmp_path / 'mine.py'}\n\n{tmp_path / 'none.py'}\n")
     monkeypatch.setattr("sys.stdin", lines)
-    judge_command("-", tasks=["overload"], seeds=1)
+    judge_command("-", tasks=["applications"], seeds=1)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["entry"], first["score"]) == (str(tmp_path / "mine.py"), 0)
     assert "no file" in second["failure"]

@@ -6,10 +6,9 @@ import pytest
 
 from kvgym.studies.benchmark.running import BenchmarkResult
 from kvgym.studies.benchmark.scoring import (
-    interquartile_mean,
+    difference_of,
     interval_of,
     pooled,
-    probability_of_improvement,
     profile,
     scores_of,
 )
@@ -25,26 +24,21 @@ def test_scores_by_hand():
     np.testing.assert_allclose(scores_of([-0.5], [-0.2], [-0.8]), [0.5])  # attainments are negative
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([1, 2, 3, 100], 2.5), ([7], 7), ([1, 2, 3], 2), (range(8), 3.5), ([0, 0, 0, 1, 1, 9, 9, 9], 2.75)],
-)
-def test_interquartile_mean_by_hand(values, expected: float):
-    assert interquartile_mean(values) == expected
-
-
 def test_profile_counts_runs_above_a_level():
     np.testing.assert_allclose(profile(SCORES, [-1, 0, 2, 10]), [1, 7 / 8, 5 / 8, 0])
 
 
-def test_probability_of_improvement_by_hand():
-    others = {"a": np.array([[1.0], [1.0]]), "c": np.array([[5.0], [5.0]])}
-    # of 8 pairs of task a, 4 are better, 2 equal: (4 + 1) / 8; b and c are not in common
-    assert probability_of_improvement(SCORES, others) == 5 / 8
-    assert probability_of_improvement(others, SCORES) == 3 / 8
-    assert probability_of_improvement(SCORES, SCORES) == 0.5
+def test_differences_are_paired():
+    # On every seed the first entry is better by 0.1; the seeds differ by much more, which a pair does not show.
+    better = {"a": np.array([[0.1, 1.1, 2.1, 3.1]])}
+    found = difference_of(better, {"a": SCORES["a"], "c": np.ones((1, 2))}, np.random.default_rng(0))
+    np.testing.assert_allclose([found.value, found.low, found.high], 0.1)
+    # Trainings of both are drawn: the first is always 0 or 1, so that the difference from 0.5 goes from -0.5 to 0.5.
+    trained = {"a": np.repeat([[0.0], [1.0]], 4, axis=1)}
+    found = difference_of(trained, {"a": np.full((1, 4), 0.5)}, np.random.default_rng(0))
+    assert (found.value, found.low, found.high) == (0, -0.5, 0.5)
     with pytest.raises(ValueError, match="no task in common"):
-        probability_of_improvement(SCORES, {"c": np.ones((1, 2))})
+        difference_of(SCORES, {"c": np.ones((1, 2))}, np.random.default_rng(0))
 
 
 def seeded(scores, seed: int = 0):
@@ -54,7 +48,7 @@ def seeded(scores, seed: int = 0):
 def test_intervals_resample_runs_within_each_task():
     estimate = seeded(SCORES)
     assert (estimate.value, estimate.n) == (pooled(SCORES), 8)
-    assert pooled(SCORES) == (2 + 3 + 10 + 10) / 4
+    assert pooled(SCORES) == (1.5 + 10) / 2
     assert estimate.low < estimate.value < estimate.high <= 10
     constant = {"a": np.full((1, 4), 0.3), "b": np.full((1, 4), 0.7)}  # tasks are never resampled
     found = seeded(constant)
@@ -78,8 +72,11 @@ def test_seeds_are_shared_by_trainings():
     assert (found.low, found.high) == (0, 1)
 
 
-@pytest.mark.parametrize("name", ["ranked_documents", "lmetric"])
-def test_one_training_has_the_interval_of_independent_runs(name: str):
+@pytest.mark.parametrize("name", ["ranked_slo", "lmetric", "hpa"])
+def test_stored_intervals_are_those_of_the_stored_values(name: str):
     path = Path(__file__).parents[3] / "docs" / "benchmark" / f"{name}.json"
-    stored, found = json.loads(path.read_text())["score"], seeded(BenchmarkResult.load(path).scores())
-    assert (found.value, found.low, found.high) == (stored["value"], stored["low"], stored["high"])
+    result, stored = BenchmarkResult.load(path), json.loads(path.read_text())["scores"]
+    assert set(stored) == set(result.sections)
+    for section, interval in stored.items():
+        found = seeded(result.scores(section))
+        assert (found.value, found.low, found.high) == (interval["value"], interval["low"], interval["high"])

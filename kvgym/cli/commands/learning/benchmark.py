@@ -1,4 +1,4 @@
-"""``kvgym benchmark``: score schedulers, routers and agents on frozen tasks, and make the table of entries."""
+"""``kvgym benchmark``: score schedulers, routers, autoscalers and agents on frozen tasks; tables of entries."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def benchmark(
     entries: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Schedulers, routers or agents by name (kvgym list policies, routers, agents), module:Class of "
-            "your own, or the folder, .npz, .json or .zip of an agent."
+            help="Schedulers, routers, autoscalers or agents by name (kvgym list policies, routers, autoscalers, "
+            "agents), module:Class of your own, the folder, .npz, .json or .zip of an agent, or a .yaml of settings "
+            "by task."
         ),
     ] = None,
     suite: Annotated[str | None, typer.Option(help="The suite (default: the current one).")] = None,
@@ -36,9 +37,6 @@ def benchmark(
     name: Annotated[
         str | None,
         typer.Option(help="Name of the entry; several entries are then trainings of this one."),
-    ] = None,
-    traces: Annotated[
-        Path | None, typer.Option(help="Folder of trace files; with it, tasks that need one run too.")
     ] = None,
     table: Annotated[
         Path | None,
@@ -62,14 +60,14 @@ def benchmark(
     jobs: JobsOption = None,
     progress: ProgressOption = True,
 ) -> None:
-    """Score schedulers, routers and agents on the tasks of the benchmark.
+    """Score schedulers, routers, autoscalers and agents on the tasks of the benchmark.
 
     Writes a JSON file of results per entry, with values by test seed, versions and the hash of the suite.
-    Schedulers and routers enter different tasks. docs/benchmark-suite.md has the definitions and says how to submit
-    an entry.
+    Schedulers, routers and autoscalers enter different tasks. docs/benchmark-suite.md has the definitions and says how
+    to submit an entry.
     """
     from kvgym.studies.benchmark.entries import load_entry
-    from kvgym.studies.benchmark.leaderboard import leaderboard, place_of, read_results
+    from kvgym.studies.benchmark.leaderboard import leaderboard, places_of, read_results
     from kvgym.studies.benchmark.running import run_benchmark
     from kvgym.studies.benchmark.tasks import SUITE
     from kvgym.utils.files import write_text
@@ -83,7 +81,7 @@ def benchmark(
         label = name or group[0].spec
         with progress_bar(1, progress) as steps:
             found = run_benchmark(
-                group, name=label, suite=suite or SUITE, tasks=split_names(tasks), traces=traces, jobs=jobs,
+                group, name=label, suite=suite or SUITE, tasks=split_names(tasks), jobs=jobs,
                 progress=None if steps is None else functools.partial(steps.update, label),
             )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,8 +93,8 @@ def benchmark(
     for found, path in results:
         scores = ", ".join(f"{task} {each.mean():.2f}" for task, each in found.scores().items())
         console.print_line(f"{found.name}: {scores}")
-        if place := place_of(found):
-            console.print_line(f"{found.name}: {place}")
+        for section, place in places_of(found).items():
+            console.print_line(f"{found.name}, {section}: {place}")
         for task, error in found.errors.items():
             console.print_line(f"note: {found.name}, {task}: {error}")
         console.print_line(f"results: {path}")
@@ -113,15 +111,15 @@ def _scores(results: Sequence[BenchmarkResult], *, files: str) -> ResultTable:
     from kvgym.studies.benchmark.scoring import interval_of
 
     table = ResultTable(files=files)
-    for head in ("entry", "score", "95 % interval", "tasks", "failed tasks", "seconds"):
-        table.column(head, words=head == "entry")
+    for head in ("entry", "tasks of", "score", "95 % interval", "tasks", "seconds"):
+        table.column(head, words=head in ("entry", "tasks of"))
     short = short_labels(found.name for found in results)
     for found in results:
-        scores = found.scores()
-        estimate = interval_of(scores, np.random.default_rng(0))
-        table.row(
-            f"{short[found.name]}{' †' if found.clairvoyant else ''}", f"{estimate.value:.3f}",
-            f"{estimate.low:.3f} – {estimate.high:.3f}", str(len(scores)), str(len(found.errors)),
-            f"{found.seconds:.1f}",
-        )  # fmt: skip
+        for section in found.sections:
+            scores = found.scores(section)
+            estimate = interval_of(scores, np.random.default_rng(0))
+            table.row(
+                f"{short[found.name]}{' †' if found.clairvoyant else ''}", section, f"{estimate.value:.3f}",
+                f"{estimate.low:.3f} – {estimate.high:.3f}", str(len(scores)), f"{found.seconds:.1f}",
+            )  # fmt: skip
     return table
