@@ -1,6 +1,6 @@
 """Run all entries of the published table again, and write docs/benchmark.
 
-    python scripts/make_leaderboard.py            # all, on all processors
+    python scripts/make_leaderboard.py            # all
     python scripts/make_leaderboard.py hpa fcfs   # some, by the names of the table; the others stay
 
 Entries are all rules with their published settings, the rules with settings by task of docs/benchmark/settings, the
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from freeze_benchmark import SETTINGS, agents, names, text_of
 
+from kvgym.experiments.runs import Player
 from kvgym.studies.benchmark.entries import load_entry
 from kvgym.studies.benchmark.leaderboard import leaderboard, read_results, standings
 from kvgym.studies.benchmark.running import run_benchmark
@@ -47,12 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run entries and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", help="entries by name (default: all)")
-    parser.add_argument("--jobs", type=int, help="processes (default: one for each processor)")
     given = parser.parse_args(arguments)
-    every = entries()
+    every, player = entries(), Player(tables=100)
     for name in given.names or every:
         started = time.perf_counter()
-        found = run_benchmark([load_entry(every[name])], name=name, jobs=given.jobs)
+        found = run_benchmark([load_entry(every[name])], name=name, jobs=1, player=player)
         found.save(RESULTS / f"{plain_name(name)}.json")
         print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
     results = read_results(RESULTS)

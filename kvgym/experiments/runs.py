@@ -25,7 +25,7 @@ from kvgym.utils.specs import spec_text
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
-KEPT_SCENARIOS = 4
+KEPT_SCENARIOS = 16
 """Number of most recent scenarios for which a process caches system and workload."""
 
 KEPT_TABLES = 8

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from kvgym.agents.library import is_agent, kind_of, load_agent, load_autoscaler, load_router
+from kvgym.agents.library import SUFFIXES, is_agent, kind_of, load_agent, load_autoscaler, load_router
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError
 from kvgym.policies.contract.checking import policy_maker
@@ -130,8 +130,7 @@ def _by_task(path: Path) -> Entry:
     rule = load_entry(found.rule)
     by_task = {}
     for task, spec in found.tasks.items():
-        file = path.parent / spec
-        entry = load_entry(str(file) if file.is_file() else spec)
+        entry = load_entry(str(path.parent / spec) if spec.endswith(SUFFIXES) else spec)
         if entry.role != rule.role:
             raise ConfigError(f"{path}: task {task} wants a {rule.role}, and {spec} is none")
         by_task[task] = entry.made

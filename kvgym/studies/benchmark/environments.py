@@ -50,7 +50,7 @@ def make_task(
     if task.role == "router":
         given["policy"] = made.policies[0]
     predictions = made.make_workload().spec.predictions
-    if predictions is not None and predictions.kind == "none":
+    if task.role != "autoscaler" and predictions is not None and predictions.kind == "none":
         given["information"] = ()
     given |= arguments
     chosen = id or task.environment

@@ -20,7 +20,7 @@ CONSTANT = 0.0
 
 
 class _Answers:
-    """A model of kvgym/Priority-v0 that looks at nothing.
+    """A model of kvgym/Priority-v0 that reads nothing.
 
     Args:
         constant: the answer; None = uniform ones.

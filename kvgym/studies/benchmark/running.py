@@ -202,6 +202,7 @@ def run_benchmark(
     suite: str = SUITE,
     tasks: Iterable[str] = (),
     jobs: int | None = None,
+    player: Player | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchmarkResult:
     """Run an entry on all test seeds of the tasks that it can enter.
@@ -216,6 +217,7 @@ def run_benchmark(
         suite: name of the suite.
         tasks: names of tasks; empty = all of its role.
         jobs: as for :func:`kvgym.utils.execution.make_executor`.
+        player: executes the runs; one that is shared by entries samples the requests once if ``jobs`` is 1.
         progress: called with finished and all runs.
 
     Raises:
@@ -240,7 +242,7 @@ def run_benchmark(
     runs, places = [], []
     values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
     errors: dict[str, str] = {}
-    player = Player()
+    player = player or Player()
     for task in chosen:
         scenario = task.scenario(suite)
         if lacking := _lacking(entries[0].on(task.name), player.requests(scenario, task.seeds[0])[1]):
