@@ -50,6 +50,7 @@ GRIDS: dict[str, dict[str, tuple[str, ...]]] = {
         "apa": tuple(f"apa:target={n}" for n in _ONGOING),
         "kpa": tuple(f"kpa:target={n}" for n in _ONGOING),
         "wva_v2": tuple(f"wva_v2:full={x}" for x in (0.2, 0.3, 0.4, 0.6, 0.85)),
+        "roles": tuple(f"roles:base={x},ratio={y}" for x in (-1.8, -1.2, -0.6) for y in (0.45, 0.65, 0.85)),
         "dynamo": tuple(
             f"dynamo:ttft=2,itl=1,share={x}{trend}"
             for x in (0.3, 0.4, 0.5, 0.6, 0.8) for trend in ("", ",predictor=trend,adjust=60")
