@@ -74,8 +74,8 @@ def test_a_copy_of_the_plain_rule_scores_nothing(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("spec", "task"),
     [
-        ("ranked_documents", "sessions"),
-        ("vllm_v1", "disaggregated"),
+        ("ranked_documents", "conversations"),
+        ("vllm_v1", "server-mixed"),
         ("lmetric", "routing-unequal"),
         ("mc_sf", "applications"),
     ],
