@@ -61,8 +61,8 @@ last two remain those of the whole run.
 
 With a ``job_id`` (otherwise NaN): ``job_makespan`` (last c - first a of each job with all requests finished),
 ``job_wait`` and ``job_slowdown`` (its difference and its ratio to the time of the job alone, the longest path through
-its graph, see :func:`kvgym.metrics.jobs.spans_alone`; NaN with speculation), ``jobs_finished``, and ``job_fairness``,
-Jain's index of the slowdowns. In a window, jobs that begin in it count; ``jobs_finished`` is of the whole run.
+its graph; unknown with speculation), ``jobs_finished``, and ``job_fairness``, Jain's index of the slowdowns. In
+a window, jobs that begin in it count; ``jobs_finished`` is of the whole run.
 
 In a fleet (otherwise NaN): ``gpu_hours`` (each worker is billed from the order to start until it is off, and to the end
 of the run), ``fleet_cost`` (the same times the prices of the pools, plus ``Fleet.penalty`` GPU-seconds for each request

@@ -57,7 +57,8 @@ def check_state(episodes: Any, index: int = 0) -> None:
     assert count[0] == n - arrived
     assert (requests["status"][arrived:] == 0).all()
     given = episodes.slots[index].table
-    table, _ = arrived_table(episodes.system, given, block["tracker"], block["turns"], block["workload"])
+    found = arrived_table(episodes.system, given, block["tracker"], block["turns"], block["workload"])
+    table = found["table"]
     assert (table.arrival_time[:arrived] <= worker["clock"]).all()
     queue, i = [], int(worker["queue_head"])
     while i >= 0:

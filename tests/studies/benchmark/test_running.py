@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,13 @@ def test_evolved_and_numpy_agents_give_the_same_bits_in_every_number_of_processe
 
 
 def test_an_entry_that_lacks_information_counts_as_the_plain_rule():
-    result = run_benchmark([load_entry("wait")], tasks=["hidden-kinds"], jobs=1)
-    assert "scored as fcfs: policy 'wait' needs class_rates" in result.errors["hidden-kinds"]
+    class Prompts(FCFS):
+        """Needs what no server of the suite knows."""
+
+        info = replace(FCFS.info, name="prompts", needs=frozenset({"features"}))
+
+    result = run_benchmark([Entry("prompts", Prompts())], tasks=["hidden-kinds"], jobs=1)
+    assert "scored as fcfs: policy 'prompts' needs features" in result.errors["hidden-kinds"]
     np.testing.assert_array_equal(result.scores()["hidden-kinds"], 0)
 
 

@@ -32,10 +32,10 @@ def judge(
     seconds: Annotated[float, typer.Option("--time-limit", min=0.1, help="Time limit, seconds.")] = 60.0,
     memory: Annotated[int, typer.Option("--memory-limit", min=512, help="Memory limit, MiB.")] = 4096,
 ) -> None:
-    """Score a policy, router or agent on validation seeds; print a verdict as JSON, with - in a line for each entry.
+    """Score a policy, router or agent on validation seeds; print a verdict as JSON.
 
-    It runs in a process of its own, with limits on time and memory, and only decides: scores come from the simulation
-    here. The process is no sandbox.
+    With - each entry has one, in a line of its own. An entry runs in a process of its own, with limits on time and
+    memory, and only decides: scores come from the simulation here. The process is no sandbox.
     """
     from kvgym.studies.benchmark.judging import DEFAULT_TASK, FIRST_SEED, Judge
     from kvgym.studies.benchmark.judging import judge as verdict_on
