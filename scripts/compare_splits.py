@@ -144,7 +144,9 @@ class Roles:
         """Return the shares of requests that missed a target, of all and then of each mix, (seeds, 1 + mixes)."""
         rows = []
         for seed in seeds:
-            table = self._tables.setdefault(seed, self._workload.sample(seed))
+            if seed not in self._tables:
+                self._tables[seed] = self._workload.sample(seed)
+            table = self._tables[seed]
             result = simulate(
                 self._system, table, chosen or self._policy, router=self._router, autoscaler=rule, seed=seed
             )

@@ -189,11 +189,11 @@ class Simulation:
     def row(self) -> NDArray[np.int64]:
         """Return the addresses of a single worker's tables and policy, see :func:`~kvgym.simulator.loop.worker_row`."""
         if self._addresses is None:
-            memory = check_memories(self._memory, self.policy_name)
+            memory = self._held = check_memories(self._memory, self.policy_name)  # a row has addresses
             self._addresses = loop.worker_row(
                 self.tables(), *self.batch_time_of(0), self._kernel, memory, compiled=self.compiled
             )
-            self._held = memory, connect_tiers(self)  # the row has only addresses
+            connect_tiers(self, self._addresses[None])
         return self._addresses
 
     def _call(self, entry: Any, last: int) -> int:

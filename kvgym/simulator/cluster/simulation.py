@@ -250,7 +250,6 @@ class ClusterSimulation(Simulation):
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables, and the handles of the functions of every worker."""
         check_memories(self._memory, self.policy_name)
-        self._tier_rows = connect_tiers(self)
         params, state = self._router_memory
         shared = [*(getattr(self, name) for name in list(SHARED)[:-2]), params, state]
         count = len(self._memory)
@@ -261,6 +260,8 @@ class ClusterSimulation(Simulation):
             if not table.shared and array.size:
                 rows[:, j] += np.arange(count) * array.strides[0]
             sizes[:, j] = array.shape[-1]
+        self._tier_rows = np.concatenate([table[:, : len(RUN_TABLES)] for table in (rows, sizes)], axis=1)
+        connect_tiers(self, self._tier_rows)
         for k, memory in enumerate(self._memory):
             own: list[NDArray[Any]] = [*memory, self.worker_params[k]]
             rows[k, len(RUN_TABLES) :] = [address_of(array) for array in own]

@@ -112,20 +112,16 @@ def tier_kernel(row: int, what: int, i: int, units: int, time: float) -> None:
         end_use(run, i)
 
 
-def connect_tiers(simulation: Any) -> NDArray[np.int64] | None:
+def connect_tiers(simulation: Any, rows: NDArray[np.int64]) -> None:
     """Write into each TIER record of a ``Simulation`` how the engine reaches its memory.
 
-    Returns:
-        The rows of addresses, to be kept as long as these are used; None without such a memory.
+    Args:
+        simulation: the simulation; without such a memory nothing is written.
+        rows: int64 (r, k), addresses of each worker's tables, then their lengths; to be kept as long as they are used.
     """
     if simulation.system.host_memory is None:
-        return None
+        return
     tier, compiled = simulation.tier, simulation.compiled
     function = tier_kernel.compiled if compiled else uncompiled(tier_kernel)
     tier["handle"], tier["second_handle"] = function_handle(function, TIER_SIGNATURE, compiled=compiled)
-    rows = np.zeros((len(tier), 2 * _NUM_TABLES), np.int64)
-    for j, (table, array) in enumerate(zip(RUN_TABLES.values(), simulation.tables(), strict=True)):
-        rows[:, j] = array.ctypes.data + np.arange(len(tier)) * (0 if table.shared else array.strides[0])
-        rows[:, _NUM_TABLES + j] = array.shape[-1] if table.length else 1
     tier["row"] = rows.ctypes.data + np.arange(len(tier)) * rows.strides[0]
-    return rows

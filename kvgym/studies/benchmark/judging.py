@@ -32,8 +32,8 @@ FIRST_SEED = 1_000_000
 class Judge:
     """Scores policies and routers, each in a process of its own with limits, on validation seeds of tasks.
 
-    It keeps what verdicts share: the loaded simulator, the process from which those of candidates are forked, and the
-    values of the plain rules. Use it in a ``with`` statement.
+    It keeps what verdicts share: the loaded simulator, the process from which those of candidates are forked, the
+    requests, and the values of the plain rules. Use it in a ``with`` statement.
 
     Args:
         tasks: names of tasks.
@@ -61,13 +61,12 @@ class Judge:
         self._first_seed, self._seconds, self._memory_mib = first_seed, seconds, memory_mib
         self._plain: dict[tuple[str, int], float] = {}
         self._nursery = Nursery()
-        try:
-            from kvgym.simulator.loop import (
-                step_worker,
-            )  # meanwhile the other process loads the simulator, too
+        try:  # meanwhile the other process loads the simulator, too
+            from kvgym.experiments.runs import Player
+            from kvgym.simulator.loop import step_worker
             from kvgym.studies.benchmark.tasks import load_suite
 
-            self._suite = load_suite()
+            self._suite, self._player = load_suite(), Player()
             self._names = tuple(tasks)
             self._tasks(self._names)
             step_worker.compiled  # noqa: B018  # compiled once on a machine, which takes longer than the limit may be
@@ -148,13 +147,14 @@ class Judge:
 
     def _value(self, task: Task, made: Any, seed: int) -> tuple[float, str]:
         """Return the signed metric of a run, and its failure."""
-        from kvgym.experiments.runs import PlannedRun, Player
+        from kvgym.experiments.runs import PlannedRun
         from kvgym.studies.benchmark.running import value_of
         from kvgym.studies.benchmark.tasks import SUITE
 
         scenario, router = task.scenario(SUITE), task.role == "router"
         policy = scenario.policies[0] if router else made
-        (played,) = Player()([PlannedRun(scenario, policy, made if router else None, seed, "candidate")])
+        run = PlannedRun(scenario, policy, made if router else None, seed, "candidate")
+        (played,) = self._player([run])
         return value_of(task, played)
 
     def _judged(self, made: Any, task: Task, seeds: range) -> dict[str, Any]:

@@ -15,6 +15,11 @@ from kvgym.simulator.fleet import Fleet
 BELOW = "ranked_latency"
 """The scheduler below answers in kvgym/Priority-v0."""
 
+_ENVIRONMENT: dict[str, Any] = {
+    "action": "priority", "scheduler": BELOW, "information": (), "scenario": "hidden-kinds",
+}  # fmt: skip
+"""Arguments of that environment; nothing is observed of requests."""
+
 CONSTANT = 0.0
 """The constant answer, in the middle of its range: every request is taken to have 2^8.5 = 362 output tokens."""
 
@@ -40,14 +45,7 @@ class RandomAnswers(AgentPolicy):
     """Uniform answers in kvgym/Priority-v0, of the same sequence in every run."""
 
     def __init__(self) -> None:
-        super().__init__(
-            _Answers(None),
-            name="random",
-            action="priority",
-            scheduler=BELOW,
-            information=(),
-            scenario="hidden-kinds",
-        )
+        super().__init__(_Answers(None), name="random", **_ENVIRONMENT)
 
     def reset(self, system: Any) -> None:
         """Begin a run."""
@@ -59,10 +57,7 @@ class ConstantAnswer(AgentPolicy):
     """One answer in kvgym/Priority-v0 for every request."""
 
     def __init__(self) -> None:
-        super().__init__(
-            _Answers(CONSTANT), name="constant", action="priority", scheduler=BELOW, information=(),
-            scenario="hidden-kinds",
-        )  # fmt: skip
+        super().__init__(_Answers(CONSTANT), name="constant", **_ENVIRONMENT)
 
 
 class RandomSizes(Autoscaler):

@@ -99,11 +99,7 @@ class Process:
         os.set_blocking(self._questions, False)
         self._received, self.printed = b"", b""
         self._open = [self._answers, self._prints]
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Count the time from now on."""
-        self._end = time.monotonic() + self._seconds
+        self._end = time.monotonic() + seconds
 
     def close(self) -> None:
         """Kill the process group, and wait for the process."""
