@@ -57,7 +57,7 @@ TURN = np.dtype(
         ("arrival", "i4"),  # number of its arrival, which is the id of the request
         ("row", "i4"),  # and the other way round: row of the arrival of this number
         ("first_child", "i4"),  # position in ``children`` of the first row that waits for it
-        ("num_children", "i4"),  # and their number
+        ("num_children", "i4"),  # and their number; UNKNOWN in chains, where only ``next`` waits for it
         ("pending", "i4"),  # rows that it waits for that have not ended
         ("think", "f8"),  # s from the last of their ends to its arrival
     ],
@@ -77,7 +77,7 @@ class Sessions(NamedTuple):
             empty in the open loop.
         scheduled: int32 (1 + n,), heap of the rows with known times that have not arrived; empty in the open loop. It
             has 1 + s rows where each row has one parent at most.
-        children: int32 (E,), rows that wait for the end of each row, by row; empty in the open loop.
+        children: int32 (E,), rows that wait for the end of each row, by row; empty without an agent graph.
         workload: WORKLOAD (n,), by request id.
         prefix: PREFIX (n,), by request id; empty without a prefix cache.
     """
@@ -170,20 +170,20 @@ def empty_sessions(
 def link_rows(table: RequestTable, tables: dict[str, NDArray[Any]]) -> None:
     """Fill in what waits for what in the closed loop, and schedule the rows that wait for nothing."""
     turns, n = tables["turns"], len(table)
-    parent = np.flatnonzero(turns["next"] != UNKNOWN)
-    child = turns["next"][parent]
+    first, room = np.flatnonzero(turns["previous"] == UNKNOWN), np.zeros(0)
+    turns["num_children"] = UNKNOWN
     if table.parents is not None:
         parent, child = table.parents.edges
         order = np.argsort(parent, kind="stable")  # children stay in order of rows
-        parent, child = parent[order], child[order]
-    tables["children"] = child.astype(np.int32)
-    turns["num_children"] = np.bincount(parent, minlength=n)
-    turns["first_child"] = np.cumsum(turns["num_children"]) - turns["num_children"]
-    turns["pending"] = np.bincount(child, minlength=n)
-    turns["think"] = table.think_time
-    tables["due"][turns["pending"] > 0] = 0.0
-    first = np.flatnonzero(turns["pending"] == 0)  # sorted by arrival and row, so a heap
-    room = np.zeros(n - len(first) if table.parents is not None else 0)
+        tables["children"] = child[order].astype(np.int32)
+        turns["num_children"] = np.bincount(parent, minlength=n)
+        turns["first_child"] = np.cumsum(turns["num_children"]) - turns["num_children"]
+        turns["pending"] = np.bincount(child, minlength=n)
+        turns["think"] = table.think_time
+        tables["due"][turns["pending"] > 0] = 0.0
+        first = np.flatnonzero(turns["pending"] == 0)
+        room = np.zeros(n - len(first))
+    # Sorted by arrival and row, so a heap.
     tables["scheduled"] = np.concatenate([[len(first)], first, room]).astype(np.int32)
 
 
@@ -244,8 +244,12 @@ def end_turn(s: Sessions, p: Any, i: int, end: float, k: int) -> None:
     turn = s.turns[s.turns[i].row]
     if s.sessions.shape[0] > 0 and p.reveal_class == 1:
         s.sessions[i].next_kind = turn.next_kind
-    if s.script.shape[0] == 0 or turn.num_children == 0:
+    following = turn.next if turn.num_children == UNKNOWN else UNKNOWN
+    if s.script.shape[0] == 0 or (following == UNKNOWN and turn.num_children <= 0):
         return
+    if following != UNKNOWN:
+        s.due[following] = end + turn.next_think
+        ranked_push(s.scheduled, 0, s.due, 0, following)
     for j in range(turn.first_child, turn.first_child + turn.num_children):
         row = s.children[j]
         child = s.turns[row]

@@ -53,7 +53,7 @@ class Layout:
         renewals = 0
         if table.forecasts is not None and "renewed_length" in self._config.information:
             renewals = len(table.forecasts.renewed)
-        edges = len(table) if table.parents is None else len(table.parents.rows)
+        edges = 0 if table.parents is None else len(table.parents.rows)
         children = edges if self._system.sessions == "closed" else 0
         if chains is None:
             return Rows(len(table), renewals=renewals, children=children)
