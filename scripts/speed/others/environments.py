@@ -1,11 +1,11 @@
-"""Time the CartPole of Gymnasium, EnvPool and gymnax on one core, to judge the figures of ``envs.py``.
+"""Time the CartPole of Gymnasium, EnvPool and gymnax on one core, to judge the figures of ``../envs.py``.
 
 EnvPool steps compiled environments in threads, gymnax traces them with JAX. Both are timed where they are installed,
 best in an environment of their own:
 
     python -m venv others && others/bin/pip install gymnasium envpool gymnax six
-    others/bin/python scripts/speed/others.py            # half a minute
-    others/bin/python scripts/speed/others.py --smoke    # seconds: checks that it runs; its figures mean nothing
+    others/bin/python scripts/speed/others/environments.py            # half a minute
+    others/bin/python scripts/speed/others/environments.py --smoke    # seconds, its figures mean nothing
 
 Figures are the fastest of several repetitions, wall time per environment and step, as other threads do the work.
 Episodes end and start again inside the steps.
