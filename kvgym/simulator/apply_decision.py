@@ -24,6 +24,7 @@ from kvgym.simulator.boundary import Run, cache_of, has_cache, has_drafts, has_t
 from kvgym.simulator.prefix.cache import give_up, hold_hit
 from kvgym.simulator.prefix.pins import end_pin_found_by
 from kvgym.simulator.prefix.plan import plan_active, plan_admission, plan_change, planned_size
+from kvgym.simulator.prefix.tier_hook import START, call_tier, take_hit
 from kvgym.simulator.prefix.tree import end_hit
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
@@ -44,7 +45,6 @@ from kvgym.simulator.tables import (
     WAIT,
     WAITING,
 )
-from kvgym.simulator.tiers.hook import START, call_tier
 
 
 @jit
@@ -379,16 +379,17 @@ def allocate_memory(run: Run, i: int) -> int:
     Returns:
         Its hit, tokens; what it loads from the memory below the GPU included.
     """
-    w, r, unit = run.w, run.requests[i], run.problem.prefix_unit
+    w, r, unit, found = run.w, run.requests[i], run.problem.prefix_unit, 0
+    if has_cache(run):
+        found = take_hit(run, i) if has_tier(run) else int(run.prefix[i].num_units)
     count_memory(run.problem, w, r.num_kv_tokens, 1)
     if not has_cache(run):
         return 0
     if run.problem.prefix_tree == 1:
         end_hit(cache_of(run), run.requests, unit, i)
-    found = run.prefix[i].num_units
     shared = hold_hit(cache_of(run), i) * unit
     if has_tier(run):
-        call_tier(run, START, i, found, w.clock)
+        call_tier(run.tier, START, i, run.prefix[i].num_units, found, w.clock)
     w.kv_allocated -= shared
     w.kv_shared += shared
     end_pin_found_by(cache_of(run), i)

@@ -36,6 +36,7 @@ from kvgym.simulator.drafts.steps import await_drafts, making, num_right, propos
 from kvgym.simulator.prefix.pins import make_room
 from kvgym.simulator.prefix.returns import keep_finished
 from kvgym.simulator.prefix.sharing import share_computed, share_outputs
+from kvgym.simulator.prefix.tier_hook import BATCH, END, call_tier, wait_for_tier
 from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.sessions import end_turn
 from kvgym.simulator.tables import (
@@ -47,7 +48,6 @@ from kvgym.simulator.tables import (
     READY,
     UNKNOWN,
 )
-from kvgym.simulator.tiers.hook import BATCH, END, call_tier, wait_for_tier
 
 MAX_DURATION = 1e12
 """Longest batch, seconds, far beyond realistic ones, so that totals of a run stay finite."""
@@ -287,7 +287,7 @@ def settle(run: Run, noted: int, end: float) -> int:
                 i, closed = slot.request_id, is_closed(run)
                 keep_finished(cache_of(run), run.problem, w, run.turns, run.workload, closed, i, end)
             if has_tier(run):
-                call_tier(run, END, slot.request_id, 0, end)
+                call_tier(run.tier, END, slot.request_id, 0, 0, end)
             if has_sessions(run):
                 end_turn(sessions_of(run), run.problem, slot.request_id, end, run.tracker.next_arrival)
             complete(w, run.requests, run.finished, slot, end)
@@ -400,7 +400,7 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
         duration += making(s, s.longest, load.draft_tokens, load.decode_context)
     if has_tier(run):
         duration = wait_for_tier(run, duration)
-        call_tier(run, BATCH, UNKNOWN, 0, w.clock + duration)
+        call_tier(run.tier, BATCH, UNKNOWN, 0, 0, w.clock + duration)
     end = w.clock + duration
     w.batch_duration = duration
     if not 0.0 <= duration <= MAX_DURATION:  # also true for NaN

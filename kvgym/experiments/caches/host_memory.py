@@ -28,6 +28,7 @@ class HostMemorySettings(Description):
         latency: as in :class:`~kvgym.simulator.prefix.host_memory.HostMemory`, as the next two.
         load: ``"overlap"`` or ``"wait"``.
         outputs: whether units with output tokens are written, too.
+        load_if: ``"always"``, or ``"cheaper"``: only what is loaded faster than it could be computed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,6 +42,7 @@ class HostMemorySettings(Description):
     latency: float = 0.0
     load: str = "overlap"
     outputs: bool = True
+    load_if: str = "always"
 
     def memory(self, hardware: Hardware | None) -> HostMemory:
         """Return the memory of a worker.
@@ -68,4 +70,4 @@ class HostMemorySettings(Description):
             chosen = self.write_gb_per_s
             store_time = load_time if chosen is None else size / (chosen * links)
         tokens = int((self.gib or 0.0) * 2**30 / size) if self.tokens is None else self.tokens
-        return HostMemory(tokens, load_time, store_time, self.latency, self.load, self.outputs)
+        return HostMemory(tokens, load_time, store_time, self.latency, self.load, self.outputs, self.load_if)

@@ -16,6 +16,9 @@ from kvgym.utils.checks import check_flag, real_number, whole_number
 LOADS = ("overlap", "wait")
 """How a batch waits for loads: it takes as long as the longer of both, or begins when they have ended."""
 
+LOAD_IF = ("always", "cheaper")
+"""What is loaded: all that is found, or what is there before it could be computed."""
+
 _MAX_TOKENS, _MAX_SECONDS = 2**40, 1e6
 
 
@@ -47,6 +50,7 @@ TIER = np.dtype(
         ("used", "i8"),  # units
         ("outputs", "i8"),  # 1: units with output tokens are written, too
         ("overlaps", "i8"),  # 1: loads overlap with the batch
+        ("cheaper", "i8"),  # 1: loads only what ends before it could be computed
         ("load_time", "f8"),  # s per unit
         ("store_time", "f8"),  # s per unit
         ("latency", "f8"),  # s per transfer
@@ -54,14 +58,21 @@ TIER = np.dtype(
         ("offer", "i8"),  # number of the last offer
         ("num_drops", "i8"),  # entries of the heap of units to be dropped
         ("up_free", "f8"),  # s, when the link to the GPU is free
+        ("planned", "i8"),  # stamp of the decision of which `plan_free` counts the starts
+        ("plan_free", "f8"),  # s, the same after the starts of a plan
         ("down_free", "f8"),  # s, when the link from it is free
         ("loaded_at", "f8"),  # s, end of the loads of the next batch
         ("fence", "f8"),  # s, end of the writes from memory that the next batch takes
         ("counted_until", "f8"),  # s, to which `used_time` has been counted
-        # How compiled code reaches its tables and its kernel, see `tiers.hook`.
+        # How compiled code reaches its tables and its kernel, see `prefix.tier_hook`.
         ("row", "i8"),
         ("handle", "i8"),
         ("second_handle", "i8"),
+        # And how that reaches the batch times.
+        ("batch_time", "i8"),
+        ("second_batch_time", "i8"),
+        ("batch_params", "i8"),
+        ("num_batch_params", "i8"),
         # Totals over the run.
         ("total_loads", "i8"),
         ("total_loaded", "i8"),  # units
@@ -96,6 +107,8 @@ class HostMemory:
         load: ``"overlap"``: a batch with loads takes as long as the longer of both, as where layer n + 1 is loaded
             while layer n computes. ``"wait"``: it begins when its loads have ended.
         outputs: whether units with output tokens are written, too.
+        load_if: ``"always"``: all that is found is loaded, as in engines. ``"cheaper"``: a request that starts loads
+            what it finds there if that ends earlier than a batch which computes it alone; else it computes it.
     """
 
     tokens: int
@@ -104,6 +117,7 @@ class HostMemory:
     latency: float = 0.0
     load: str = "overlap"
     outputs: bool = True
+    load_if: str = "always"
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -115,8 +129,10 @@ class HostMemory:
         for name in ("load_time", "store_time", "latency"):
             what = f"host_memory: {name}"
             real_number(getattr(self, name), what, "seconds, 0 … 1e6", lambda x: 0 <= x <= _MAX_SECONDS)
-        if self.load not in LOADS:
-            raise ConfigError(f"host_memory: load = {shown(self.load)}; valid: {', '.join(LOADS)}")
+        for name, valid in (("load", LOADS), ("load_if", LOAD_IF)):
+            if getattr(self, name) not in valid:
+                found = shown(getattr(self, name))
+                raise ConfigError(f"host_memory: {name} = {found}; valid: {', '.join(valid)}")
         check_flag(self.outputs, "host_memory: outputs")
 
     def check(self, system: Any) -> None:
@@ -154,6 +170,7 @@ class HostMemory:
         tier["capacity"], tier["outputs"] = self.tokens // unit, self.outputs
         tier["load_time"], tier["store_time"] = self.load_time * unit, self.store_time * unit
         tier["latency"], tier["overlaps"] = self.latency, self.load == "overlap"
+        tier["cheaper"] = self.load_if == "cheaper"
         tier["loaded_at"] = tier["fence"] = -np.inf
         return tier
 

@@ -15,6 +15,7 @@ import numpy as np
 from kvgym.compiling.kernel import jit
 from kvgym.simulator.blocks import with_known, with_kv
 from kvgym.simulator.prefix.cache import PrefixCache
+from kvgym.simulator.prefix.tier_hook import CHOOSE, PLAN, call_tier
 from kvgym.simulator.tables import ACTIVE, UNKNOWN
 
 _DROPPED = -(2**30)
@@ -137,31 +138,44 @@ def plan_kept(c: PrefixCache, i: int, change: int) -> int:
 def planned_hit(c: PrefixCache, i: int) -> tuple[int, int]:
     """Return the units that the waiting request ``i`` finds if it starts next, and how many of them others hold."""
     p, found, shared = c.prefix[i], 0, 0
+    first, shared_first = p.most, 0  # the first unit that is only below the GPU
     while found < p.most:
         content = c.chain[p.chain + found]
         b = planned_unit(c, content)
         entered = b == UNKNOWN and c.contents[content].stamp == np.int32(c.pool.stamp)
-        if b == UNKNOWN and not entered and not (c.below.shape[0] > 0 and c.below[content].rank > 0):
-            break
+        if b == UNKNOWN and not entered:
+            if not (c.below.shape[0] > 0 and c.below[content].rank > 0):
+                break
+            if found < first:
+                first, shared_first = found, shared
         shared += 1 if entered or (b != UNKNOWN and planned_holders(c, b) > 0) else 0
         found += 1
+    if first < found and c.tier.cheaper == 1:
+        taken = call_tier(c.tier, CHOOSE, i, first, found, 0.0)
+        if taken < found:
+            return taken, shared_first
     return found, shared
 
 
 @jit
 def plan_start(c: PrefixCache, i: int, found: int) -> None:
     """Plan that the waiting request ``i`` becomes a holder of the first ``found`` units of its chain."""
-    pool, p = c.pool, c.prefix[i]
+    pool, p, first = c.pool, c.prefix[i], found
     for j in range(found):
-        b = planned_unit(c, c.chain[p.chain + j])
-        if b == UNKNOWN:
-            continue  # entered by the decision, so it is held; or below the GPU
+        content = c.chain[p.chain + j]
+        b = planned_unit(c, content)
+        if b == UNKNOWN:  # entered by the decision, so it is held; or below the GPU
+            if first == found and c.contents[content].stamp != np.int32(pool.stamp):
+                first = j
+            continue
         u = c.units[b]
         if planned_holders(c, b) == 0:
             pool.plan_cached -= 1
         if u.stamp != pool.stamp:
             u.stamp, u.planned = pool.stamp, 0
         u.planned += 1
+    if first < found and c.tier.cheaper == 1:
+        call_tier(c.tier, PLAN, i, first, found, 0.0)
 
 
 @jit
@@ -181,6 +195,8 @@ def plan_active(
         kept: cached units that the plan counts as held.
     """
     c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached - kept
+    if c.below.shape[0] > 0:
+        c.tier.planned = UNKNOWN
     plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
     for k in range(w.num_active):
         slot = active[k]

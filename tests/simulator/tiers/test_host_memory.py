@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from kvgym.batch_time import UnitBatchTime
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError
+from kvgym.experiments.caches.host_memory import HostMemorySettings
 from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run, simulate
@@ -44,7 +47,7 @@ def requests(*rows: tuple[float, str, int, int], unit: int = 4) -> RequestTable:
 
 def system_of(capacity: int, host: int, load: str = "wait", seconds: float = 0.25, **settings: Any) -> System:
     """Return a worker with batches of a second and blocks of 4; ``seconds`` per token of a transfer."""
-    outputs = settings.pop("outputs", True)
+    own = {name: settings.pop(name) for name in ("outputs", "load_if") if name in settings}
     return System(
         capacity,
         UnitBatchTime(),
@@ -53,7 +56,7 @@ def system_of(capacity: int, host: int, load: str = "wait", seconds: float = 0.2
         block_size=4,
         output_kv="next_iteration",
         prefix_cache="scheduled",
-        host_memory=HostMemory(host, seconds, seconds, load=load, outputs=outputs),
+        host_memory=HostMemory(host, seconds, seconds, load=load, **own),
         **settings,
     )
 
@@ -118,6 +121,45 @@ def test_without_outputs_only_prompts_are_written() -> None:
         assert compute_metrics(result, METRICS)["stored_tokens"] == stored
 
 
+@pytest.mark.parametrize(
+    ("seconds", "loaded", "end"), [(1 / 8, 0, 21.0), (1 / 12, 0, 21.0), (1 / 16, 12, 21.75)]
+)
+def test_cheaper_loads_only_what_is_there_before_it_could_be_computed(
+    seconds: float, loaded: int, end: float
+) -> None:
+    """A batch takes a second, the load of 12 tokens 1.5, 1 or 0.75 seconds; of equal times, it computes."""
+    system = system_of(20, 32, seconds=seconds, load_if="cheaper")
+    result = simulate(system, A_B_A, make_policy("vllm_v1"))
+    assert result.requests["finish_time"][2] == end
+    assert compute_metrics(result, METRICS)["loaded_tokens"] == loaded
+    assert result.worker["total_prefill_tokens"].sum() == 12 + 20 + 14 - loaded
+
+
+def test_cheaper_counts_the_loads_before() -> None:
+    """Both units of "a" are there in half a second, those of "b" only after a second: "b" is computed."""
+    table = requests(
+        (0.0, "a", 8, 1), (0.0, "b", 8, 1), (10.0, "c", 20, 1), (20.0, "a", 9, 1), (20.0, "b", 9, 1)
+    )
+    for policy in ("vllm_v1", "fcfs"):
+        system = system_of(24, 64, seconds=1 / 16, load_if="cheaper")
+        result = simulate(system, table, make_policy(policy))
+        assert compute_metrics(result, METRICS)["loaded_tokens"] == 8
+        assert result.worker["total_prefill_tokens"].sum() == 8 + 8 + 20 + 1 + 9
+        assert result.requests["finish_time"][3:].tolist() == [21.5, 21.5]
+
+
+@pytest.mark.parametrize(("gb_per_s", "loaded"), [(1.0, 0), (25.0, 4096)])
+def test_an_h100_computes_what_a_slow_link_would_load(gb_per_s: float, loaded: int) -> None:
+    hardware = load_hardware("roofline:model=llama3-8b,gpu=h100")
+    memory = HostMemorySettings(gib=8, gb_per_s=gb_per_s, load_if="cheaper").memory(hardware)
+    system = dataclasses.replace(
+        system_of(8192, 8), batch_time=hardware.batch_time(), block_size=256, host_memory=memory
+    )
+    table = requests((0.0, "a", 4096, 1), (10.0, "b", 8000, 1), (20.0, "a", 4100, 1), unit=256)
+    result = simulate(system, table, make_policy("vllm_v1"))
+    assert compute_metrics(result, METRICS)["loaded_tokens"] == loaded
+
+
 def test_an_evicted_request_finds_its_units_below() -> None:
     table = requests(
         (0.0, "a", 8, 17), (0.0, "b", 8, 9)
@@ -146,7 +188,8 @@ def random_case(seed: int) -> tuple[System, RequestTable]:
         for _ in range(n)
     )
     load = str(rng.choice(["wait", "overlap"]))
-    return system_of(40, int(rng.integers(4, 80)), load, float(rng.choice([0.0, 0.1, 0.5]))), requests(*rows)
+    host, seconds = int(rng.integers(4, 80)), float(rng.choice([0.0, 0.1, 0.5]))
+    return system_of(40, host, load, seconds, load_if=("always", "cheaper")[seed % 2]), requests(*rows)
 
 
 @pytest.mark.parametrize("policy", ["vllm_v1", "fcfs"])
@@ -190,7 +233,9 @@ def test_compiled_equals_uncompiled() -> None:
         for name in ("finish_time", "first_token_time", "num_evictions"):
             np.testing.assert_array_equal(*(result.requests[name] for result in results))
         totals = [
-            result.tier[[n for n in result.tier.dtype.names if "handle" not in n and n != "row"]]
+            result.tier[
+                [n for n in result.tier.dtype.names if "handle" not in n and "batch" not in n and n != "row"]
+            ]
             for result in results
         ]
         assert totals[0].tolist() == totals[1].tolist()
@@ -247,6 +292,7 @@ def test_what_is_refused(change: dict[str, Any], message: str) -> None:
         ({"tokens": 0}, "host_memory: tokens"),
         ({"load_time": -1.0}, "host_memory: load_time"),
         ({"load": "async"}, "valid: overlap, wait"),
+        ({"load_if": "never"}, "valid: always, cheaper"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
