@@ -227,9 +227,12 @@ def memory_rows(scenario: Scenario, capacity: int | None) -> list[Row]:
     if system.prefix_cache != "off":
         blocks += f", with a prefix cache in units of {system.prefix_block or system.block_size}"
     if scenario.host_memory is not None:
-        given = scenario.host_memory
-        size = f"{given.tokens:,} tokens" if given.gib is None else f"{given.gib:g} GiB"
-        blocks += f", and {size} of host memory below it"
+        sizes = [
+            f"{given.tokens:,} tokens" if given.gib is None else f"{given.gib:g} GiB"
+            for given in scenario.host_memory.tiers
+        ]
+        blocks += f", and {sizes[0]} of host memory below it"
+        blocks += "".join(f" with a store of {size}" for size in sizes[1:])
     drawn = scenario.kv_capacity
     if isinstance(drawn, IntRange):
         text = f"{drawn.low:,} to {drawn.high:,} tokens{blocks}, drawn with each seed"

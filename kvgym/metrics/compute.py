@@ -47,10 +47,11 @@ length of engines; those beyond the end of an output count, as they do there. ``
 verified ones, ``drafted_tokens`` (verified ones), ``wasted_tokens`` (wrong ones). A step delivers its tokens together:
 ``tbt`` has the gaps between deliveries, ``tpot`` the time per token.
 
-With host memory (otherwise NaN): ``host_hit_rate`` (tokens that requests loaded at their first start / tokens that they
-had to process; ``hit_rate`` does not contain them), ``loaded_tokens``, ``stored_tokens``, ``load_wait`` (time that
-batches took longer for loads / requests that loaded), ``stall_time`` (time that batches waited for writes from memory
-that they took), ``host_use`` (time average), ``link_use`` (share of time in which the link from the host was busy).
+With host memory (otherwise NaN): ``host_hit_rate`` (tokens that requests loaded from the host at their first start /
+tokens that they had to process; ``hit_rate`` does not contain them), ``store_hit_rate`` (from the store below it),
+``loaded_tokens``, ``stored_tokens``, ``load_wait`` (time that batches took longer for loads / requests that loaded),
+``stall_time`` (time that batches waited for writes from memory that they took), ``host_use`` (time average),
+``link_use`` (share of time in which the link from the host was busy).
 They cover whole runs.
 
 With sessions (otherwise NaN): ``first_turn_latency`` and ``later_turn_latency`` (means of ``e2e_latency`` over first

@@ -28,8 +28,17 @@ def of_memory(
 
 
 def host_hit_rate(run: Measured, tier: NDArray[Any], unit: int) -> float:
-    """Return the share of the tokens to prefill that first starts loaded."""
-    return ratio(unit * int(tier["total_first"].sum()), int(run.result.worker["total_known_tokens"].sum()))
+    """Return the share of the tokens to prefill that first starts loaded and the host had."""
+    found = int(tier["total_first"].sum() - run.result.lower["total_first"].sum())
+    return ratio(unit * found, int(run.result.worker["total_known_tokens"].sum()))
+
+
+def store_hit_rate(run: Measured) -> float:
+    """Return the share of the tokens to prefill that first starts loaded and only the store below the host had."""
+    system, found = run.result.system, int(run.result.lower["total_first"].sum())
+    if system.host_memory is None or system.host_memory.below is None:
+        return math.nan
+    return ratio(system.prefix_unit * found, int(run.result.worker["total_known_tokens"].sum()))
 
 
 def loaded_tokens(run: Measured, tier: NDArray[Any], unit: int) -> float:

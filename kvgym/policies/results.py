@@ -49,7 +49,8 @@ class SimulationResult:
         transfer_wait: float64 (n,), by how much sharing has prolonged the transfers of each request, seconds; None
             unless links are shared.
         whole: bool (n,), which requests were prefilled and decoded by one worker; None without ``local_prefill``.
-        tier: records of the memories below the GPU, dtype TIER, shape (r,).
+        tier: records of the memories of the hosts below the GPUs, dtype TIER, shape (r,).
+        lower: those of the stores below the hosts.
     """
 
     policy: Policy
@@ -70,6 +71,7 @@ class SimulationResult:
     transfer_wait: NDArray[np.float64] | None = None
     whole: NDArray[np.bool_] | None = None
     tier: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))
+    lower: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))
 
 
 def ended(requests: NDArray[Any]) -> NDArray[np.bool_]:
@@ -175,4 +177,5 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         else None,
         whole=np.isin(cluster.stage[: len(table)], (WHOLE, KEPT)) if cluster and len(cluster.stage) else None,
         tier=simulation.tier if given_up else simulation.tier.copy(),
+        lower=simulation.lower if given_up else simulation.lower.copy(),
     )

@@ -14,7 +14,7 @@ from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.drafts.tables import DRAFTS, SPECULATION
 from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
-from kvgym.simulator.prefix.host_memory import BELOW, DROP, TIER, TIERED
+from kvgym.simulator.prefix.host_memory import BELOW, DROP, STORED, TIER, TIERED
 from kvgym.simulator.prefix.returns import count_return
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.sessions import SESSION, TURN, Sessions, expose_turn, pass_arrival
@@ -84,7 +84,9 @@ class Run(NamedTuple):
     prefix: Annotated[Any, Table(PREFIX, "prefix", shared=True)]
     changed: Annotated[Any, Table("f8", "changed")]
     tier: Annotated[Any, Table(TIER)]
+    lower: Annotated[Any, Table(TIER)]
     below: Annotated[Any, Table(BELOW, "below")]
+    stored: Annotated[Any, Table(STORED, "stored")]
     drops: Annotated[Any, Table(DROP, "drops")]
     tiered: Annotated[Any, Table(TIERED, "tiered", shared=True)]
     turns: Annotated[Any, Table(TURN, "turns", shared=True)]

@@ -95,6 +95,7 @@ class Simulation:
     turns: NDArray[Any]
     extras: NDArray[Any]
     tier: NDArray[Any]
+    lower: NDArray[Any]
 
     @explained
     def __init__(

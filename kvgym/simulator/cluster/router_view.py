@@ -34,7 +34,7 @@ class RouterView(NamedTuple):
             the next four tables.
         changed: float64 (r, D), when a content last came to a worker's cache or left it, seconds; only if the router
             knows caches late.
-        below: BELOW (r, D), what is in the memory of the host below each worker, for :func:`found_of`; D = 0 without.
+        below: BELOW (r, D), what is below the GPU of each worker, for :func:`found_of`; D = 0 without.
         chain: int32 (T,), the contents of the chains of all requests.
         prefix: PREFIX (n,), the place of each request's chain.
         clock: present time, seconds.
@@ -200,14 +200,16 @@ def hit_of(view: RouterView, k: int) -> int:
 
 @jit
 def found_of(view: RouterView, k: int) -> int:
-    """Return how many tokens of the request worker ``k`` has in its prefix cache or in the memory of its host.
+    """Return how many tokens of the request worker ``k`` has in its prefix cache or below its GPU.
 
-    The router knows the hosts as they are, even if it knows the caches late.
+    The router knows what is below as it is, even if it knows the caches late.
     """
     most, found = units_to_find(view, k), 0
     while found < most:
         content = view.chain[view.prefix[view.request].chain + found]
-        if not (is_cached(view, k, content) or (view.below.shape[1] > 0 and view.below[k, content].rank > 0)):
+        if not (
+            is_cached(view, k, content) or (view.below.shape[1] > 0 and view.below[k, content].there > 0)
+        ):
             break
         found += 1
     return int(found * view.problems[k].prefix_unit)

@@ -60,7 +60,7 @@ class PrefixCache(NamedTuple):
         prefix: PREFIX (n,).
         changed: float64 (D,), when a content last entered the map or left it, seconds; empty if no router needs it.
         tier: TIER record of the memory below the GPU, see :mod:`kvgym.simulator.tiers`.
-        below: BELOW (D,), the contents in that memory; empty without one.
+        below: BELOW (D,), the contents in that memory and below it; empty without one.
     """
 
     pool: Any
@@ -195,8 +195,8 @@ def lose_hit(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
 
 @jit
 def is_there(c: PrefixCache, content: int) -> bool:
-    """Return whether a content is found: in the map, or in the memory below the GPU."""
-    return bool(c.contents[content].unit != UNKNOWN or (c.below.shape[0] > 0 and c.below[content].rank > 0))
+    """Return whether a content is found: in the map, or below the GPU."""
+    return bool(c.contents[content].unit != UNKNOWN or (c.below.shape[0] > 0 and c.below[content].there > 0))
 
 
 @jit
@@ -317,7 +317,7 @@ def drop_first(c: PrefixCache, clock: float) -> None:
     u = c.units[b]
     content = c.contents[u.content]
     if c.below.shape[0] > 0:
-        c.tier.fence = max(c.tier.fence, c.below[u.content].ready_at)
+        c.tier.fence = max(c.tier.fence, c.below[u.content].safe_at)
     if u.copy_after == b:
         content.unit = UNKNOWN
         note_change(c, u.content, clock)

@@ -24,17 +24,27 @@ _MAX_TOKENS, _MAX_SECONDS = 2**40, 1e6
 
 BELOW = np.dtype(
     [
+        ("safe_at", "f8"),  # s, when the last write from the GPU's memory ends
+        ("there", "i4"),  # sum of the marks of the memories that have it, 0: none
+        ("position", "i4"),  # in all chains with it
+        ("waiting", "i4"),  # waiting requests with a hit that contains it
+    ],
+    align=True,
+)
+"""A content as a worker finds it below the GPU."""
+
+STORED = np.dtype(
+    [
         ("rank", "i8"),  # by which it is dropped, 0: it is not there
         ("offer", "i8"),  # number of the last offer that it was part of
         ("written", "i8"),  # number of the offer that wrote it last
         ("ready_at", "f8"),  # s, when its write ends
         ("busy_until", "f8"),  # s, when its last transfer ends
         ("position", "i4"),  # in all chains with it
-        ("waiting", "i4"),  # waiting requests with a hit that contains it
     ],
     align=True,
 )
-"""A content in the memory below the GPU, see :mod:`kvgym.simulator.tiers.store`."""
+"""A content in a memory below the GPU, see :mod:`kvgym.simulator.tiers.store`."""
 
 DROP = np.dtype([("key", "i8"), ("content", "i8")], align=True)
 """Entry of the heap of units to be dropped; without effect if the unit has another key by now."""
@@ -46,6 +56,7 @@ units that it has offered since its start, and those that it has offered or load
 
 TIER = np.dtype(
     [
+        ("mark", "i8"),  # of contents that are there: 1 in the host, 2 in the store below it
         ("capacity", "i8"),  # units
         ("used", "i8"),  # units
         ("outputs", "i8"),  # 1: units with output tokens are written, too
@@ -57,6 +68,7 @@ TIER = np.dtype(
         ("last_rank", "i8"),
         ("offer", "i8"),  # number of the last offer
         ("num_drops", "i8"),  # entries of the heap of units to be dropped
+        ("room", "i8"),  # most entries of it
         ("up_free", "f8"),  # s, when the link to the GPU is free
         ("planned", "i8"),  # stamp of the decision of which `plan_free` counts the starts
         ("plan_free", "f8"),  # s, the same after the starts of a plan
@@ -66,6 +78,7 @@ TIER = np.dtype(
         ("counted_until", "f8"),  # s, to which `used_time` has been counted
         # How compiled code reaches its tables and its kernel, see `prefix.tier_hook`.
         ("row", "i8"),
+        ("lower_row", "i8"),  # the tables with those of the memory below this one, 0: there is none
         ("handle", "i8"),
         ("second_handle", "i8"),
         # And how that reaches the batch times.
@@ -88,36 +101,27 @@ TIER = np.dtype(
     ],
     align=True,
 )
-"""Scalars of the memory below the GPU."""
+"""Scalars of a memory below the GPU, and of the links to it from above."""
 
 
 @explained_class
 @dataclass(frozen=True)
-class HostMemory:
-    """KV memory of the host, below that of each worker, with a link in both directions.
+class Tier:
+    """A memory of KV, with a link in both directions to what is above.
 
-    Units of the prefix cache are written down as they are computed, and found there when the GPU has dropped them. A
-    link carries one transfer after the other, in the order in which they are submitted.
+    A link carries one transfer after the other, in the order in which they are submitted.
 
     Attributes:
         tokens: its size for each worker, tokens; what is not a whole unit of the prefix cache stays empty.
-        load_time: seconds per token from the host to the GPU.
-        store_time: seconds per token from the GPU to the host.
+        load_time: seconds per token on the way up.
+        store_time: seconds per token on the way down.
         latency: further seconds per transfer, one for each request that loads or writes in a batch.
-        load: ``"overlap"``: a batch with loads takes as long as the longer of both, as where layer n + 1 is loaded
-            while layer n computes. ``"wait"``: it begins when its loads have ended.
-        outputs: whether units with output tokens are written, too.
-        load_if: ``"always"``: all that is found is loaded, as in engines. ``"cheaper"``: a request that starts loads
-            what it finds there if that ends earlier than a batch which computes it alone; else it computes it.
     """
 
     tokens: int
     load_time: float
     store_time: float
     latency: float = 0.0
-    load: str = "overlap"
-    outputs: bool = True
-    load_if: str = "always"
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -125,15 +129,96 @@ class HostMemory:
         Raises:
             ConfigError: a value out of range, with the valid ones.
         """
-        whole_number(self.tokens, "host_memory: tokens", "a whole number ≥ 1, at most 2^40", most=_MAX_TOKENS)
+        place = self.place
+        whole_number(self.tokens, f"{place}: tokens", "a whole number ≥ 1, at most 2^40", most=_MAX_TOKENS)
         for name in ("load_time", "store_time", "latency"):
-            what = f"host_memory: {name}"
+            what = f"{place}: {name}"
             real_number(getattr(self, name), what, "seconds, 0 … 1e6", lambda x: 0 <= x <= _MAX_SECONDS)
+
+    @property
+    def place(self) -> str:
+        """Where it is among the settings."""
+        return "host_memory: below"
+
+    def check_unit(self, unit: int) -> None:
+        """Check that it holds a unit of the prefix cache, of so many tokens.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if self.tokens < unit:
+            raise ConfigError(
+                f"{self.place}: tokens = {self.tokens}, but a unit of the prefix cache has {unit}; "
+                "expected at least that"
+            )
+
+    def record(self, unit: int, num_contents: int, mark: int) -> NDArray[Any]:
+        """Return an empty memory in the simulator's layout, TIER (1,).
+
+        Args:
+            unit: that of the prefix cache, tokens.
+            num_contents: most units that there are.
+            mark: of contents that are there.
+        """
+        tier = np.zeros(1, TIER)
+        tier["mark"], tier["capacity"] = mark, self.tokens // unit
+        tier["room"] = 2 * min(self.tokens // unit, num_contents) + 64
+        tier["load_time"], tier["store_time"] = self.load_time * unit, self.store_time * unit
+        tier["latency"] = self.latency
+        tier["loaded_at"] = tier["fence"] = -np.inf
+        return tier
+
+
+@explained_class
+@dataclass(frozen=True)
+class HostMemory(Tier):
+    """KV memory of the host, below that of each worker.
+
+    Units of the prefix cache are written down as they are computed, and found there when the GPU has dropped them.
+
+    Attributes:
+        tokens: as in :class:`Tier`, as the next three.
+        load_time: from the host to the GPU.
+        store_time: from the GPU to the host.
+        latency: of a transfer.
+        load: ``"overlap"``: a batch with loads takes as long as the longer of both, as where layer n + 1 is loaded
+            while layer n computes. ``"wait"``: it begins when its loads have ended.
+        outputs: whether units with output tokens are written, too.
+        load_if: ``"always"``: all that is found is loaded, as in engines. ``"cheaper"``: a request that starts loads
+            what it finds there if that ends earlier than a batch which computes it alone; else it computes it.
+        below: a disk or another store below the host; None = none. What has been written to the host goes down there,
+            and what only the store has is read into the host before it is loaded.
+    """
+
+    load: str = "overlap"
+    outputs: bool = True
+    load_if: str = "always"
+    below: Tier | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value out of range, with the valid ones.
+        """
+        super().__post_init__()
         for name, valid in (("load", LOADS), ("load_if", LOAD_IF)):
             if getattr(self, name) not in valid:
                 found = shown(getattr(self, name))
                 raise ConfigError(f"host_memory: {name} = {found}; valid: {', '.join(valid)}")
         check_flag(self.outputs, "host_memory: outputs")
+        if not (self.below is None or isinstance(self.below, Tier)):
+            raise ConfigError(f"host_memory: below = {shown(self.below)}; expected a Tier or None")
+
+    @property
+    def place(self) -> str:
+        """Where it is among the settings."""
+        return "host_memory"
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """All memories, from the GPU down."""
+        return (self,) if self.below is None else (self, self.below)
 
     def check(self, system: Any) -> None:
         """Check that a system may have this memory.
@@ -149,11 +234,8 @@ class HostMemory:
                 f"host_memory with prefix_cache = {system.prefix_cache}: what is written and found below the GPU "
                 "follows vLLM; set prefix_cache: scheduled, or leave host_memory out"
             )
-        if self.tokens < system.prefix_unit:
-            raise ConfigError(
-                f"host_memory: tokens = {self.tokens}, but a unit of the prefix cache has {system.prefix_unit}; "
-                "expected at least that"
-            )
+        for tier in self.tiers:
+            tier.check_unit(system.prefix_unit)
         apart = any(worker.role != "mixed" for worker in system.workers)
         without = {
             "speculation": system.speculation is not None,
@@ -164,37 +246,32 @@ class HostMemory:
             if given:
                 raise ConfigError(f"host_memory with {other} is not modelled; leave one of them out")
 
-    def record(self, unit: int) -> NDArray[Any]:
-        """Return an empty memory in the simulator's layout, TIER (1,); ``unit`` is that of the prefix cache, tokens."""
-        tier = np.zeros(1, TIER)
-        tier["capacity"], tier["outputs"] = self.tokens // unit, self.outputs
-        tier["load_time"], tier["store_time"] = self.load_time * unit, self.store_time * unit
-        tier["latency"], tier["overlaps"] = self.latency, self.load == "overlap"
-        tier["cheaper"] = self.load_if == "cheaper"
-        tier["loaded_at"] = tier["fence"] = -np.inf
-        return tier
-
 
 def empty_tiers(
     memory: HostMemory | None, unit: int, contents: NDArray[Any], num_requests: int
 ) -> dict[str, NDArray[Any]]:
-    """Return the tables of empty host memories, by the names of the tables of a run.
+    """Return the tables of empty memories below the GPU, by the names of the tables of a run.
+
+    The tables of the store follow those of the host, but for its record, which is ``lower``.
 
     Args:
-        memory: its settings; None = none: tables without rows, but for the records of ``tier``.
+        memory: its settings; None = none: tables without rows, but for the records.
         unit: tokens of a unit of the prefix cache.
         contents: those of the prefix caches, CONTENT (r, D).
         num_requests: number of requests.
     """
     workers, num_contents = contents.shape
     if memory is None:
-        return {"tier": np.zeros(workers, TIER)}
-    below = np.zeros((workers, num_contents), BELOW)
-    below["ready_at"] = below["busy_until"] = -np.inf
-    units = min(memory.tokens // unit, num_contents)
+        return {"tier": np.zeros(workers, TIER), "lower": np.zeros(workers, TIER)}
+    records = [tier.record(unit, num_contents, 1 << k) for k, tier in enumerate(memory.tiers)]
+    records[0]["outputs"], records[0]["overlaps"] = memory.outputs, memory.load == "overlap"
+    records[0]["cheaper"] = memory.load_if == "cheaper"
+    lower = records[1] if memory.below is not None else np.zeros(1, TIER)
     return {
-        "tier": np.repeat(memory.record(unit), workers),
-        "below": below,
-        "drops": sparse_zeros((workers, 2 * units + 64), DROP),
-        "tiered": np.zeros(num_requests, TIERED),
+        "tier": np.repeat(records[0], workers),
+        "lower": np.repeat(lower, workers),
+        "below": np.zeros((workers, num_contents), BELOW),
+        "stored": sparse_zeros((workers, len(records) * num_contents), STORED),
+        "drops": sparse_zeros((workers, int(sum(record["room"][0] for record in records))), DROP),
+        "tiered": np.zeros(len(records) * num_requests, TIERED),
     }

@@ -144,7 +144,7 @@ def planned_hit(c: PrefixCache, i: int) -> tuple[int, int]:
         b = planned_unit(c, content)
         entered = b == UNKNOWN and c.contents[content].stamp == np.int32(c.pool.stamp)
         if b == UNKNOWN and not entered:
-            if not (c.below.shape[0] > 0 and c.below[content].rank > 0):
+            if not (c.below.shape[0] > 0 and c.below[content].there > 0):
                 break
             if found < first:
                 first, shared_first = found, shared

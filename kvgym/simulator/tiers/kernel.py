@@ -1,14 +1,20 @@
-"""What the memory below the GPU does: it writes units as they are computed, and loads those that a start finds there.
+"""What the memories below the GPU do: units are written as they are computed, and loaded where a start finds them.
 
 Transfers take their turn on a link in each direction. When one is submitted, its end is known, so there are no further
 events: a unit is *coming* until its time. The units of a batch are written from its end on, one transfer for each
 request; the loads of its starts begin with it, or when what they read has been written.
 
+A store below the host is another memory with the same rules and links of its own. What has been written to the host is
+written on from there when that ends. What a start finds only in the store is read into the host, and then loaded
+with the rest; if the host has no room for it, it does not stay there.
+
 Source: the offloading connector of vLLM (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py``,
 release 0.33): units that are offered with the step that computes them, submitted with the next one, behind the hit on
-the GPU, and all again at each start. Deviations: loads hold up the batch instead of the request (its loads are
-asynchronous, and a request that finds a coming unit waits); the last units of a finished request are written with the
-others and not one step later; the last whole unit of a prompt is computed, as it is where the GPU has it.
+the GPU, and all again at each start; and its manager of tiers (``vllm/v1/kv_offload/tiering/manager.py``).
+Deviations: loads hold up the batch instead of the request (its loads are asynchronous, and a request that finds a
+coming unit waits); the last units of a finished request are written with the others and not one step later; the last
+whole unit of a prompt is computed, as it is where the GPU has it; the store takes room when the write to the host is
+submitted, and drops units by the rules of the host, while vLLM leaves that to it.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import jit, kernel, uncompiled
+from kvgym.compiling.kernel import jit, jit_expand, kernel, uncompiled
 from kvgym.compiling.pointers import address_of, function_at, function_handle, view_at
 from kvgym.compiling.tables import in_rows
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, clear_load
@@ -39,8 +45,42 @@ _run_at = in_rows(
 )
 
 
+@jit_expand
+def run_with(row: int) -> Run:
+    """Open a row of tables."""
+    where = _row_at(row, 2 * _NUM_TABLES)
+    return _run_at(where, where)
+
+
 @jit
-def end_of_load(run: Run, i: int, first: int, last: int, free: float) -> tuple[float, float]:
+def times_of_read(run: Run, lower: Run, i: int, first: int, last: int, free: float) -> tuple[float, float]:
+    """Return when those of the units ``first`` … ``last - 1`` that the host lacks are read from the store, seconds.
+
+    Args:
+        run: the tables, with those of the host.
+        lower: the same with those of the store.
+        i: the request.
+        first: its first unit that is loaded.
+        last: the end of these units, exclusive.
+        free: when the link from the store is free, seconds.
+
+    Returns:
+        The begin and the end; if the host lacks none, twice the present time.
+    """
+    now, missing, place = run.w.clock, 0, run.prefix[i].chain
+    begin: Any = max(now, free)
+    for j in range(first, last):
+        content = run.chain[place + j]
+        if run.stored[content].rank == 0:
+            missing += 1
+            begin = max(begin, lower.stored[content].ready_at)
+    if missing == 0:
+        return now, now
+    return begin, begin + (lower.tier.latency + missing * lower.tier.load_time)
+
+
+@jit
+def times_of_load(run: Run, i: int, first: int, last: int, free: float, read: float) -> tuple[float, float]:
     """Return when the load of units ``first`` … ``last - 1`` of request ``i`` begins and ends, seconds.
 
     Args:
@@ -49,10 +89,12 @@ def end_of_load(run: Run, i: int, first: int, last: int, free: float) -> tuple[f
         first: its first unit that is loaded.
         last: the end of these units, exclusive.
         free: when the link is free, seconds.
+        read: when those that the host lacks have been read into it.
     """
-    begin, place = max(run.w.clock, free), run.prefix[i].chain
+    place = run.prefix[i].chain
+    begin: Any = max(free, read)
     for j in range(first, last):
-        begin = max(begin, run.below[run.chain[place + j]].ready_at)
+        begin = max(begin, run.stored[run.chain[place + j]].ready_at)
     return begin, begin + (run.tier.latency + (last - first) * run.tier.load_time)
 
 
@@ -69,45 +111,160 @@ def time_to_compute(run: Run, first: int, last: int) -> float:
 
 
 @jit
-def planned_free(run: Run) -> float:
-    """Return when the link to the GPU is free after the starts that a plan has added to the decision, seconds."""
+def follow_plan(run: Run) -> None:
+    """Forget the starts that are not part of the present plan, when the first one is added to it."""
     tier = run.tier
     if tier.planned != run.pool.stamp:
-        tier.planned, tier.plan_free = run.pool.stamp, tier.up_free
-    return max(tier.plan_free, tier.up_free)
+        tier.planned, tier.plan_free, run.lower.plan_free = run.pool.stamp, tier.up_free, run.lower.up_free
+
+
+@jit
+def end_of_planned(run: Run, i: int, first: int, last: int) -> tuple[float, float]:
+    """Return when units ``first`` … ``last - 1`` of request ``i`` are read and loaded after the starts of a plan."""
+    follow_plan(run)
+    read: Any = run.w.clock
+    if run.tier.lower_row != 0:
+        lower = run_with(run.tier.lower_row)
+        _, read = times_of_read(run, lower, i, first, last, max(lower.tier.plan_free, lower.tier.up_free))
+    _, end = times_of_load(run, i, first, last, max(run.tier.plan_free, run.tier.up_free), read)
+    return read, end
+
+
+@jit
+def plan_load(run: Run, i: int, first: int, last: int) -> None:
+    """Add the load of units ``first`` … ``last - 1`` of request ``i`` to a plan."""
+    read, run.tier.plan_free = end_of_planned(run, i, first, last)
+    run.lower.plan_free = max(run.lower.plan_free, read)
 
 
 @jit
 def choose(run: Run, i: int, first: int, last: int) -> int:
-    """Return ``last`` if request ``i`` is to load the units ``first`` … ``last - 1``, ``first`` if to compute them."""
-    if first == last:
-        return last
-    _, end = end_of_load(run, i, first, last, planned_free(run))
-    return last if end < run.w.clock + time_to_compute(run, first, last) else first
+    """Return the end of the units from ``first`` on that request ``i`` is to load; it finds those before ``last``.
+
+    What the host has comes first, and then the rest, if that is loaded: each if it is there before it could be
+    computed, at equal times not.
+    """
+    place, split = run.prefix[i].chain, first
+    while split < last and run.stored[run.chain[place + split]].rank > 0:
+        split += 1
+    taken = first
+    for end in (split, last):
+        if end > taken:
+            _, there = end_of_planned(run, i, first, end)
+            if there >= run.w.clock + time_to_compute(run, taken, end):
+                break
+            taken = end
+    return taken
+
+
+@jit
+def use_units(run: Run, i: int, first: int, last: int, until: float) -> None:
+    """Give units ``first`` … ``last - 1`` that are there the rank of request ``i``, and let none go before a time."""
+    rank, place = rank_of(run, i), run.prefix[i].chain
+    for j in range(first, last):
+        b = run.stored[run.chain[place + j]]
+        if b.rank > 0:
+            use(run, run.chain[place + j], rank)
+            b.busy_until = max(b.busy_until, until)
+    run.tiered[i].used = max(run.tiered[i].used, last)
+
+
+@jit
+def count_load(run: Run, i: int, units: int, begin: float, end: float) -> None:
+    """Let the link carry ``units`` of request ``i`` up."""
+    tier = run.tier
+    tier.up_time += end - begin
+    tier.up_free = end
+    tier.total_loads += 1
+    tier.total_loaded += units
+    if run.requests[i].num_admissions == 0:
+        tier.total_first += units
+
+
+@jit
+def read_up(run: Run, lower: Run, i: int, first: int, last: int) -> float:
+    """Read the units ``first`` … ``last - 1`` of request ``i`` that the host lacks; return when they are there.
+
+    They take room in the host if there is any.
+    """
+    place, missing = run.prefix[i].chain, 0
+    for j in range(first, last):
+        missing += 1 if run.stored[run.chain[place + j]].rank == 0 else 0
+    begin, end = times_of_read(run, lower, i, first, last, lower.tier.up_free)
+    use_units(lower, i, first, last, end if missing > 0 else -1.0)
+    if missing > 0:
+        count_load(lower, i, missing, begin, end)
+        if offer(run, i, first, last, run.w.clock) > 0:
+            for j in range(first, last):
+                b = run.stored[run.chain[place + j]]
+                if b.written == run.tier.offer:
+                    b.ready_at = b.busy_until = end
+    return end
 
 
 @jit
 def load(run: Run, i: int, first: int, last: int) -> None:
     """Load the units ``first`` … ``last - 1`` of request ``i``, which starts and holds those before."""
-    tier, t = run.tier, run.tiered[i]
+    tier, read = run.tier, float(run.w.clock)
     begin_use(run, i)
+    if tier.lower_row != 0:
+        begin_use(run_with(tier.lower_row), i)
     if first == last:
         return
-    rank, place = rank_of(run, i), run.prefix[i].chain
-    for j in range(first, last):
-        use(run, run.chain[place + j], rank)
-    begin, end = end_of_load(run, i, first, last, tier.up_free)
-    for j in range(first, last):
-        b = run.below[run.chain[place + j]]
-        b.busy_until = max(b.busy_until, end)
-    t.used = max(t.used, last)
-    tier.up_time += end - begin
-    tier.up_free = end
+    if tier.lower_row != 0:
+        read = read_up(run, run_with(tier.lower_row), i, first, last)
+    begin, end = times_of_load(run, i, first, last, tier.up_free, read)
+    use_units(run, i, first, last, end)
+    count_load(run, i, last - first, begin, end)
     tier.loaded_at = max(tier.loaded_at, end)
-    tier.total_loads += 1
-    tier.total_loaded += last - first
-    if run.requests[i].num_admissions == 0:
-        tier.total_first += last - first
+
+
+@jit
+def write_units(run: Run, i: int, first: int, last: int, begin: float) -> float:
+    """Offer the units ``first`` … ``last - 1`` of request ``i``, and write what is lacking from a time on.
+
+    Returns:
+        When it has been written; -1 if nothing is, -2 if there is no room.
+    """
+    tier, place = run.tier, run.prefix[i].chain
+    count = offer(run, i, first, last, run.w.clock)
+    if count == UNKNOWN:
+        tier.total_refused += 1
+        return -2.0
+    run.tiered[i].used = max(run.tiered[i].used, last)
+    if count == 0:
+        return -1.0
+    begin = max(begin, tier.down_free)
+    done = begin + (tier.latency + count * tier.store_time)
+    for j in range(first, last):
+        b = run.stored[run.chain[place + j]]
+        if b.written == tier.offer:
+            b.ready_at = b.busy_until = done
+    tier.down_time += done - begin
+    tier.down_free = done
+    tier.total_stored += count
+    return float(done)
+
+
+@jit
+def write_on(run: Run, lower: Run, i: int, first: int, last: int, done: float) -> None:
+    """Write on what the last offer to the host has written there, of units ``first`` … ``last - 1``, from a time on."""
+    place, number = run.prefix[i].chain, run.tier.offer
+    while run.stored[run.chain[place + first]].written != number:
+        first += 1
+    end = write_units(lower, i, first, last, done)
+    for j in range(first, last):
+        if lower.stored[run.chain[place + j]].written == lower.tier.offer:
+            b = run.stored[run.chain[place + j]]
+            b.busy_until = max(b.busy_until, end)
+
+
+@jit
+def count_use(run: Run, end: float) -> None:
+    """Count what is in use to the end of a batch."""
+    tier = run.tier
+    tier.used_time += tier.used * (end - tier.counted_until)
+    tier.counted_until = end
 
 
 @jit
@@ -119,48 +276,61 @@ def write(run: Run, end: float) -> None:
         end: end of the batch, seconds.
     """
     tier, w, unit = run.tier, run.w, run.problem.prefix_unit
-    tier.used_time += tier.used * (end - tier.counted_until)
-    tier.counted_until = end
+    count_use(run, end)
+    if tier.lower_row != 0:
+        count_use(run_with(tier.lower_row), end)
     for k in range(w.num_active):
         i = run.active[k].request_id
         p, t = run.prefix[i], run.tiered[i]
         last: Any = p.num_units if tier.outputs == 1 else min(p.num_units, run.requests[i].prompt_len // unit)
         if t.offered >= last:
             continue
-        count = offer(run, i, t.offered, last, w.clock)
-        if count == UNKNOWN:
-            tier.total_refused += 1
+        done = write_units(run, i, t.offered, last, end)
+        if done == -2.0:
             continue
-        if count > 0:
-            begin = max(end, tier.down_free)
-            done = begin + (tier.latency + count * tier.store_time)
+        if done >= 0.0:
             for j in range(t.offered, last):
-                b = run.below[run.chain[p.chain + j]]
-                if b.written == tier.offer:
-                    b.ready_at = b.busy_until = done
-            tier.down_time += done - begin
-            tier.down_free = done
-            tier.total_stored += count
+                if run.stored[run.chain[p.chain + j]].written == tier.offer:
+                    run.below[run.chain[p.chain + j]].safe_at = done
+            if tier.lower_row != 0:
+                write_on(run, run_with(tier.lower_row), i, t.offered, last, done)
         t.offered = last
-        t.used = max(t.used, last)
 
 
 @kernel(TIER_SIGNATURE, "simulator")
 def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float) -> int:
     """Do what the engine asks for, see :mod:`kvgym.simulator.prefix.tier_hook`."""
-    where = _row_at(row, 2 * _NUM_TABLES)
-    run = _run_at(where, where)
+    run = run_with(row)
     if what == START:
         load(run, i, first, last)
     elif what == BATCH:
         write(run, time)
     elif what == END:
         end_use(run, i)
+        if run.tier.lower_row != 0:
+            end_use(run_with(run.tier.lower_row), i)
     elif what == CHOOSE:
         return choose(run, i, first, last)
     elif what == PLAN:
-        _, run.tier.plan_free = end_of_load(run, i, first, last, planned_free(run))
+        plan_load(run, i, first, last)
     return last
+
+
+def rows_below(simulation: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of tables with those of the store in place of those of the host, see :func:`connect_tiers`."""
+    lower, contents, n = (
+        rows[:, : 2 * _NUM_TABLES].copy(),
+        simulation.contents.shape[1],
+        len(simulation.requests),
+    )
+    names = list(RUN_TABLES)
+    place = {name: names.index(name) for name in ("tier", "lower", "stored", "drops", "tiered")}
+    before = {"stored": contents, "drops": int(simulation.tier["room"][0]), "tiered": n}
+    lower[:, place["tier"]] = lower[:, place["lower"]]
+    for name, rows_before in before.items():
+        lower[:, place[name]] += rows_before * RUN_TABLES[name].dtype.itemsize
+        lower[:, _NUM_TABLES + place[name]] -= rows_before
+    return lower
 
 
 def connect_tiers(simulation: Any, rows: NDArray[np.int64]) -> None:
@@ -172,10 +342,13 @@ def connect_tiers(simulation: Any, rows: NDArray[np.int64]) -> None:
     """
     if simulation.system.host_memory is None:
         return
-    tier, compiled = simulation.tier, simulation.compiled
+    tier, compiled, workers = simulation.tier, simulation.compiled, np.arange(len(simulation.tier))
     function = tier_kernel.compiled if compiled else uncompiled(tier_kernel)
     tier["handle"], tier["second_handle"] = function_handle(function, TIER_SIGNATURE, compiled=compiled)
-    tier["row"] = rows.ctypes.data + np.arange(len(tier)) * rows.strides[0]
+    tier["row"] = rows.ctypes.data + workers * rows.strides[0]
+    if simulation.system.host_memory.below is not None:
+        simulation.rows_below = rows_below(simulation, rows)  # addresses of it are kept
+        tier["lower_row"] = simulation.rows_below.ctypes.data + workers * simulation.rows_below.strides[0]
     for k, own in enumerate(tier):
         kernel_of_times, params = simulation.batch_time_of(k)
         function = kernel_of_times.compiled if compiled else uncompiled(kernel_of_times)

@@ -1,4 +1,4 @@
-"""What the memory below the GPU keeps, and what it drops: the least recently used units, tails first.
+"""What a memory below the GPU keeps, and what it drops: the least recently used units, tails first.
 
 A unit is *present* from the moment its write is offered and room is taken; until the transfer has ended it is *coming*:
 found, but not dropped. Present units are dropped by (rank, -position in their chain), the smallest first. A request
@@ -7,6 +7,9 @@ loads, or offers and finds, if theirs is smaller. When it has finished, all that
 the last unit to the first. A write needs room for all units of the offer that are missing; those of the offer are not
 dropped for it. If the rest cannot give way, nothing is written, and the same units are offered again with the next
 batch.
+
+The host and a store below it are two such memories: a ``run`` here has the tables of one of them, in ``tier``,
+``stored``, ``drops`` and ``tiered``. What is in any of them is marked in ``below``, where the worker finds it.
 
 Source: ``CPUOffloadingManager`` with its LRU policy (vLLM, ``vllm/v1/kv_offload/cpu``, release 0.33), which writes,
 finds and drops the same.
@@ -74,20 +77,20 @@ def pop(tier: Any, drops: Any) -> tuple[int, int]:
 def list_drop(run: Run, content: int) -> None:
     """List a present unit with its present rank; entries that no longer hold go when there is no room for another."""
     tier, drops = run.tier, run.drops
-    if tier.num_drops == drops.shape[0]:
+    if tier.num_drops == tier.room:
         count, tier.num_drops = tier.num_drops, 0
         for k in range(count):
-            b, key, other = run.below[drops[k].content], drops[k].key, drops[k].content
+            b, key, other = run.stored[drops[k].content], drops[k].key, drops[k].content
             if other != content and b.rank > 0 and key == drop_key(b.rank, b.position):
                 push(tier, drops, key, other)
-    b = run.below[content]
+    b = run.stored[content]
     push(tier, drops, drop_key(b.rank, b.position), content)
 
 
 @jit
 def use(run: Run, content: int, rank: int) -> None:
     """Give a present unit a rank, if its own is smaller."""
-    b = run.below[content]
+    b = run.stored[content]
     if b.rank < rank:
         b.rank = rank
         list_drop(run, content)
@@ -127,7 +130,7 @@ def end_use(run: Run, i: int) -> None:
     p, t = run.prefix[i], run.tiered[i]
     for j in range(t.used - 1, -1, -1):
         content = run.chain[p.chain + j]
-        if run.below[content].rank > 0:
+        if run.stored[content].rank > 0:
             use(run, content, next_rank(run.tier))
     t.used = 0
 
@@ -137,9 +140,9 @@ def end_use(run: Run, i: int) -> None:
 
 @jit
 def drop(run: Run, content: int) -> None:
-    """Drop a present unit; requests that wait for it lose it, unless the GPU has it."""
-    b = run.below[content]
-    b.rank = 0
+    """Drop a present unit; requests that wait for it lose it, unless the GPU or another memory has it."""
+    run.stored[content].rank = 0
+    run.below[content].there -= run.tier.mark
     run.tier.used -= 1
     run.tier.total_dropped += 1
     c = cache_of(run)
@@ -159,7 +162,7 @@ def make_room_below(run: Run, needed: int, now: float) -> bool:
     end, kept, found = tier.num_drops, 0, 0  # what is taken from the heap stands at the end of its table
     while found < lacking and tier.num_drops > 0:
         key, content = pop(tier, drops)
-        b = run.below[content]
+        b = run.stored[content]
         if b.rank == 0 or key != drop_key(b.rank, b.position):
             continue
         kept += 1
@@ -167,7 +170,7 @@ def make_room_below(run: Run, needed: int, now: float) -> bool:
         found += 1 if b.busy_until <= now and b.offer != tier.offer else 0
     for k in range(end - kept, end):
         key, content = drops[k].key, drops[k].content
-        b = run.below[content]
+        b = run.stored[content]
         if found == lacking and b.busy_until <= now and b.offer != tier.offer:
             drop(run, content)
         else:
@@ -185,17 +188,18 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
     tier, p, rank, missing = run.tier, run.prefix[i], rank_of(run, i), 0
     tier.offer += 1
     for j in range(first, last):
-        b = run.below[run.chain[p.chain + j]]
+        b = run.stored[run.chain[p.chain + j]]
         b.offer = tier.offer
         missing += 1 if b.rank == 0 else 0
     if not make_room_below(run, missing, now):
         return UNKNOWN
     for j in range(first, last):
         content = run.chain[p.chain + j]
-        b = run.below[content]
+        b = run.stored[content]
         if b.rank == 0:
             b.rank, b.written, b.position = rank, tier.offer, j
             tier.used += 1
+            run.below[content].there += tier.mark
             list_drop(run, content)
         elif b.ready_at <= now:
             use(run, content, rank)

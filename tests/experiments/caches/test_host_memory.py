@@ -6,7 +6,7 @@ import pytest
 
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError
-from kvgym.experiments.caches.host_memory import HostMemorySettings
+from kvgym.experiments.caches.host_memory import HostMemorySettings, TierSettings
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.describing import memory_rows
 from kvgym.experiments.scenario_options import ScenarioOptions
@@ -23,6 +23,14 @@ def test_sizes_and_speeds_follow_from_the_model() -> None:
     assert memory.store_time == pytest.approx(2 * memory.load_time)
 
 
+def test_a_store_is_read_by_the_worker_as_a_whole() -> None:
+    memory = HostMemorySettings(gib=1, below=TierSettings(gib=10, gb_per_s=4, latency=0.01)).memory(HARDWARE)
+    assert memory.below is not None
+    assert memory.below.tokens == 10 * 2**30 // BYTES
+    assert memory.below.load_time == memory.below.store_time == pytest.approx(BYTES / 4e9)
+    assert memory.below.latency == 0.01
+
+
 def test_without_hardware_tokens_and_seconds() -> None:
     assert HostMemorySettings(tokens=500, load_time=1e-6).memory(None) == HostMemory(500, 1e-6, 1e-6)
 
@@ -34,6 +42,7 @@ def test_without_hardware_tokens_and_seconds() -> None:
         ({"gib": 1, "tokens": 5}, "either gib or tokens"),
         ({"gib": 1}, "gib needs hardware"),
         ({"tokens": 5}, "gb_per_s needs hardware"),
+        ({"tokens": 5, "load_time": 0.0, "below": {}}, "below: expected either gib or tokens"),
     ],
 )
 def test_what_is_missing_is_named(settings: dict[str, Any], message: str) -> None:

@@ -54,7 +54,7 @@ def router_view(
             contents["unit"][k, :found] = 0
     below = records(BELOW, count, length if hosts else 0)
     for k, units in enumerate(hosts):
-        below["rank"][k, list(units)] = 1
+        below["there"][k, list(units)] = 1
     chain = np.arange(length, dtype=np.int32)
     return RouterView(
         *tables, records(SLOT, count, 1), contents, np.zeros((count, 0)), below, chain, prefix,

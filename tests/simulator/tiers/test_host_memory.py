@@ -16,7 +16,7 @@ from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run, simulate
 from kvgym.simulator.fleet import Fleet, Pool
-from kvgym.simulator.prefix.host_memory import HostMemory
+from kvgym.simulator.prefix.host_memory import TIER, HostMemory, Tier
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import UNKNOWN, WAITING
 from kvgym.workloads.hashes import BlockHashes
@@ -47,7 +47,7 @@ def requests(*rows: tuple[float, str, int, int], unit: int = 4) -> RequestTable:
 
 def system_of(capacity: int, host: int, load: str = "wait", seconds: float = 0.25, **settings: Any) -> System:
     """Return a worker with batches of a second and blocks of 4; ``seconds`` per token of a transfer."""
-    own = {name: settings.pop(name) for name in ("outputs", "load_if") if name in settings}
+    own = {name: settings.pop(name) for name in ("outputs", "load_if", "below") if name in settings}
     return System(
         capacity,
         UnitBatchTime(),
@@ -160,6 +160,56 @@ def test_an_h100_computes_what_a_slow_link_would_load(gb_per_s: float, loaded: i
     assert compute_metrics(result, METRICS)["loaded_tokens"] == loaded
 
 
+A_B_C_A = requests((0.0, "a", 12, 1), (10.0, "b", 20, 1), (30.0, "c", 20, 1), (50.0, "a", 14, 1))
+"""A host with 32 tokens has dropped the first when "c" has been written, which takes all of a GPU with 20 tokens."""
+
+
+@pytest.mark.parametrize(("load_if", "end"), [("always", 59.0), ("cheaper", 51.0)])
+def test_what_the_host_has_dropped_is_read_from_the_store(load_if: str, end: float) -> None:
+    """Written on from 4 to 7; read in 0.5 s per token from 50 to 55 with a latency of 2, then loaded in 3."""
+    below = Tier(64, 0.25, 0.25, 2.0)
+    result = simulate(system_of(20, 32, below=below, load_if=load_if), A_B_C_A, make_policy("vllm_v1"))
+    assert result.requests["finish_time"][3] == end
+    found = compute_metrics(result, (*METRICS, "store_hit_rate"))
+    loaded = 12 if load_if == "always" else 0
+    assert (found["loaded_tokens"], found["host_hit_rate"]) == (loaded, 0.0)
+    assert found["store_hit_rate"] == pytest.approx(loaded / 66)
+    lower = result.lower[0]
+    assert (lower["total_stored"], lower["total_loaded"], lower["used"]) == (13, loaded // 4, 13)
+    assert lower["down_time"] == 2 * 3 + 13
+
+
+def test_what_the_store_has_is_loaded_with_what_the_host_has() -> None:
+    """The host drops the last unit of "a" for "b", and the first of "c" for it, as "b" is being written."""
+    table = requests((0.0, "a", 12, 1), (10.0, "b", 16, 1), (30.0, "a", 13, 1))
+    system = system_of(16, 24, below=Tier(64, 0.5, 0.0))
+    result = simulate(system, table, make_policy("vllm_v1"))
+    assert result.requests["finish_time"][2] == 30.0 + 2.0 + 3.0 + 1.0
+    found = compute_metrics(result, (*METRICS, "store_hit_rate"))
+    assert found["host_hit_rate"] == pytest.approx(8 / 41)
+    assert found["store_hit_rate"] == pytest.approx(4 / 41)
+    assert result.tier["total_stored"].tolist() == [3 + 4]
+    assert result.tier["used"].tolist() == [6]  # it is there again
+
+
+def test_without_room_in_the_host_what_the_store_has_passes_through() -> None:
+    """All of the host is being written on, "b" from 71 to 151, when "a" is read from 80 to 83."""
+    table = requests((0.0, "a", 12, 1), (70.0, "b", 16, 1), (80.0, "a", 13, 1))
+    result = simulate(
+        system_of(16, 16, seconds=0.0, below=Tier(64, 0.25, 5.0)), table, make_policy("vllm_v1")
+    )
+    assert result.requests["finish_time"].tolist() == [1.0, 71.0, 84.0]
+    assert compute_metrics(result, ["store_hit_rate"])["store_hit_rate"] == pytest.approx(12 / 41)
+    assert result.tier["total_dropped"].tolist() == [3]  # for "b" only
+
+
+def test_a_full_store_drops_what_was_used_least_recently() -> None:
+    system = system_of(20, 32, seconds=0.0, below=Tier(40, 0.0, 0.0))
+    result = simulate(system, A_B_C_A, make_policy("vllm_v1"))
+    assert result.lower["total_dropped"].tolist() == [3 + 3]  # "a" for "c", and then "b" for "a"
+    assert compute_metrics(result, METRICS)["loaded_tokens"] == 0
+
+
 def test_an_evicted_request_finds_its_units_below() -> None:
     table = requests(
         (0.0, "a", 8, 17), (0.0, "b", 8, 9)
@@ -189,23 +239,28 @@ def random_case(seed: int) -> tuple[System, RequestTable]:
     )
     load = str(rng.choice(["wait", "overlap"]))
     host, seconds = int(rng.integers(4, 80)), float(rng.choice([0.0, 0.1, 0.5]))
-    return system_of(40, host, load, seconds, load_if=("always", "cheaper")[seed % 2]), requests(*rows)
+    below = Tier(120, 0.2, 0.3, 0.1) if seed % 4 >= 2 else None
+    own = {"load_if": ("always", "cheaper")[seed % 2], "below": below}
+    return system_of(40, host, load, seconds, **own), requests(*rows)
 
 
 @pytest.mark.parametrize("policy", ["vllm_v1", "fcfs"])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_always_holds(seed: int, policy: str) -> None:
     system, table = random_case(seed)
+    assert system.host_memory is not None
     simulation, _ = prepare_run(system, table, make_policy(policy), compiled=False)
     while not simulation.run(budget=1):
-        tier, below = simulation.tier[0], simulation.below[0]
-        present = below["rank"] > 0
-        assert tier["used"] == present.sum() <= tier["capacity"]
-        assert (below["ready_at"] <= below["busy_until"]).all()
-        assert (
-            below["busy_until"] <= max(tier["up_free"], tier["down_free"], 0.0)
-        ).all() or not present.any()
-        there = present | (simulation.contents[0]["unit"] != UNKNOWN)
+        below, there = simulation.below[0], simulation.contents[0]["unit"] != UNKNOWN
+        tiers = [simulation.tier[0], simulation.lower[0]][: len(system.host_memory.tiers)]
+        last = max(float(tier[name]) for tier in tiers for name in ("up_free", "down_free"))
+        for tier, units in zip(tiers, np.split(simulation.stored[0], len(tiers)), strict=True):
+            present = units["rank"] > 0
+            assert tier["used"] == present.sum() <= tier["capacity"]
+            assert (units["ready_at"] <= units["busy_until"]).all()
+            assert (units["busy_until"] <= max(last, 0.0)).all()
+            np.testing.assert_array_equal(present, below["there"] & tier["mark"] > 0)
+            there |= present
         for i in np.flatnonzero(simulation.requests["status"] == WAITING):
             p, row = simulation.prefix[i], simulation.requests[i]
             chain = simulation.chain[p["chain"] : p["chain"] + p["most"]]
@@ -218,6 +273,7 @@ def test_what_always_holds(seed: int, policy: str) -> None:
                     == row["prompt_len"] + row["num_output_tokens"]
                 )
     worker, tier = simulation.workers[0], simulation.tier[0]
+    assert tier["total_loaded"] > 0 or system.host_memory.load_if == "cheaper"
     known = worker["total_known_tokens"] + worker["total_known_resumed"]
     hits = worker["total_hit_tokens"] + worker["total_hit_resumed"] + 4 * tier["total_loaded"]
     assert worker["total_prefill_tokens"] == known - hits
@@ -225,20 +281,18 @@ def test_what_always_holds(seed: int, policy: str) -> None:
 
 
 def test_compiled_equals_uncompiled() -> None:
-    for seed in range(3):
+    for seed in range(4):
         system, table = random_case(seed)
         results = [
             simulate(system, table, make_policy("vllm_v1"), compiled=compiled) for compiled in (True, False)
         ]
         for name in ("finish_time", "first_token_time", "num_evictions"):
             np.testing.assert_array_equal(*(result.requests[name] for result in results))
-        totals = [
-            result.tier[
-                [n for n in result.tier.dtype.names if "handle" not in n and "batch" not in n and n != "row"]
-            ]
-            for result in results
-        ]
-        assert totals[0].tolist() == totals[1].tolist()
+        addresses = ("handle", "row", "batch")
+        names = [n for n in TIER.names or () if not any(part in n for part in addresses)]
+        for found in ("tier", "lower"):
+            totals = [getattr(result, found)[names].tolist() for result in results]
+            assert totals[0] == totals[1]
 
 
 def test_a_large_free_memory_computes_each_unit_once() -> None:
@@ -293,6 +347,7 @@ def test_what_is_refused(change: dict[str, Any], message: str) -> None:
         ({"load_time": -1.0}, "host_memory: load_time"),
         ({"load": "async"}, "valid: overlap, wait"),
         ({"load_if": "never"}, "valid: always, cheaper"),
+        ({"below": 8}, "expected a Tier"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:

@@ -75,6 +75,7 @@ class Store:
         self.run: Any = SimpleNamespace(
             tier=as_records(made["tier"])[0],
             below=as_records(made["below"])[0],
+            stored=as_records(made["stored"])[0],
             drops=as_records(made["drops"])[0],
             tiered=as_records(made["tiered"]),
             chain=np.concatenate(chains),
@@ -92,7 +93,7 @@ class Store:
 
     def present(self) -> set[int]:
         """Return the units that are there."""
-        return {k for k in range(len(self.run.below)) if self.run.below[k].rank > 0}
+        return {k for k in range(len(self.run.stored)) if self.run.stored[k].rank > 0}
 
 
 def test_by_hand() -> None:
@@ -103,13 +104,13 @@ def test_by_hand() -> None:
     assert s.call("offer", 0, 0, 3, 0.0) == 3
     assert s.call("offer", 1, 0, 2, 0.0) == 2  # nothing is busy: the tail of the first request goes
     assert s.present() == {0, 1, 3, 4}
-    s.run.below[1].busy_until = 9.0
+    s.run.stored[1].busy_until = 9.0
     assert s.call("offer", 2, 0, 3, 1.0) == 2  # 0 is part of the offer and 1 is busy: the second request goes
     assert s.present() == {0, 1, 5, 6}
     assert s.run.tier.total_dropped == 3
     s.run.tiered[0].used = 3
     s.call("end_use", 0)  # ranks 4 and 5 for 1 and 0; what is dropped has none
-    assert [s.run.below[k].rank for k in (5, 1, 0, 2)] == [3, 4, 5, 0]
+    assert [s.run.stored[k].rank for k in (5, 1, 0, 2)] == [3, 4, 5, 0]
     assert s.call("offer", 1, 0, 2, 10.0) == 2
     assert s.present() == {0, 1, 3, 4}  # those of rank 3 go
 
@@ -119,7 +120,7 @@ def test_an_offer_without_room_changes_nothing() -> None:
     for i in range(3):
         s.call("begin_use", i)
     s.call("offer", 0, 0, 2, 0.0)
-    s.run.below[0].busy_until = s.run.below[1].busy_until = 5.0
+    s.run.stored[0].busy_until = s.run.stored[1].busy_until = 5.0
     assert s.call("offer", 1, 0, 2, 1.0) == UNKNOWN
     assert s.call("offer", 2, 0, 4, 9.0) == UNKNOWN  # more than all of it
     assert s.present() == {0, 1}
@@ -161,7 +162,7 @@ def test_random_plays(seed: int) -> None:
             assert count == len(written)
             assert s.present() == (before - dropped) | written
             for content in written:
-                s.run.below[content].ready_at = s.run.below[content].busy_until = np.inf
+                s.run.stored[content].ready_at = s.run.stored[content].busy_until = np.inf
             if written:
                 busy.append((written, written))
             s.run.tiered[i].used = max(s.run.tiered[i].used, last)
@@ -178,7 +179,7 @@ def test_random_plays(seed: int) -> None:
                     s.call("use", content, rank)
                     m.units[content][0] = max(m.units[content][0], rank)
                     m.units[content][2] += 1
-                    s.run.below[content].busy_until = np.inf
+                    s.run.stored[content].busy_until = np.inf
                 busy.append((loaded, set()))
                 s.run.tiered[i].used = max(s.run.tiered[i].used, found)
                 m.used[i] = max(m.used.get(i, 0), found)
@@ -187,14 +188,14 @@ def test_random_plays(seed: int) -> None:
             for content in ended:
                 m.units[content][2] -= 1
                 if content in written:
-                    s.run.below[content].ready_at = float(now)
+                    s.run.stored[content].ready_at = float(now)
                 if not m.units[content][2]:
-                    s.run.below[content].busy_until = float(now)
+                    s.run.stored[content].busy_until = float(now)
         elif what >= 0.95:
             s.call("end_use", i)
             m.end(i)
         assert s.present() == m.units.keys()
-        assert {k: s.run.below[k].rank for k in m.units} == {k: unit[0] for k, unit in m.units.items()}
+        assert {k: s.run.stored[k].rank for k in m.units} == {k: unit[0] for k, unit in m.units.items()}
         assert s.run.tier.used == len(m.units) <= capacity
         assert s.run.tier.num_drops <= len(s.run.drops)
     assert refused > 0
