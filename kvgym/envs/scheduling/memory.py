@@ -122,6 +122,7 @@ class Sizes(NamedTuple):
             "log": 0,
             "changed": 0,
             "below": 0,
+            "stored": 0,
             "drops": 0,
             "tiered": 0,
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
