@@ -10,8 +10,8 @@ import kvgym
 from helpers.environments.plain import plain_env
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling import observations as observations_module
-from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, MOST_CLASSES, SHOW
+from kvgym.envs.scheduling import revealed, spaces
+from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, MOST_CLASSES, SHOW, log_share
 from kvgym.errors import ConfigError
 
 CLASSES = [
@@ -294,3 +294,12 @@ def test_an_agent_has_the_same_observations_as_a_policy(cache):
     names = spaces.feature_names(env.config)
     rates = np.array(in_env.seen)[:, names.index("cache.hit_rate")]
     assert (rates > 0).any() == cache
+
+
+def test_looked_up_logarithms_are_those_that_are_computed(monkeypatch):
+    tokens = [0, 1, 2, 1000, 4095, 4096, 131_071, 200_000]
+    looked_up = [log_share.py_func(t) for t in tokens]
+    monkeypatch.setattr(revealed, "LOG_SHARES", np.zeros(0, np.float32))
+    assert looked_up == [log_share.py_func(t) for t in tokens]
+    assert [looked_up[1], looked_up[-2]] == pytest.approx([1 / 17, 1.0])
+    assert looked_up[-1] == 1.0
