@@ -1,4 +1,6 @@
-"""Compare host memory and a store below it with a published measurement: ATOM's recipe for LMCache on two MI300X.
+"""Compare host memory, and a store below it, with two published measurements of LMCache.
+
+**Agents' sessions, host memory and NVMe** (ATOM, two MI300X).
 
 Up to 32 users replay recorded sessions of an agent for 20 minutes. The KV of the GPUs (78 % of their memory, 8-bit) has
 below it nothing, host memory (64 GB), or that and NVMe (200 GB), in units of 256 tokens. LMCache gives each of the two
@@ -15,22 +17,33 @@ data sheet the GPUs are three times as fast as the published figures say, so the
 
 Source: ROCm/ATOM, pull request 890, ``recipes/atom_vllm/LMCache-KV-Cache-Offload.md``; callanjfox/kv-cache-tester,
 ``docs/trace_replay_tester.md``. The model is MiniMax-M2.5, shape from its config.json.
+
+**Jobs of 8 turns, host memory of 64 or 400 GB** (an H100, Llama-3.1-8B). Jobs arrive at random; prompts grow from 2,000
+to 13,000 tokens, outputs have 20, and a tool takes 0.5 s. Their number is not given; here it is 400, and where the GPU
+cannot keep up, times grow with it: only signs can be compared.
+
+Source: H.-C. Lin, "Large-DRAM sweep", April 2026,
+https://hungchun0201.github.io/agentic-ai-survey/ai-infra-basics/lmcache/bottleneck-analysis.html.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 import numpy as np
 
 import kvgym
+from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.batch_time.deployments.described import Roofline
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.hardware.shapes import Experts, ModelShape
 from kvgym.batch_time.models.roofline import ASSUMED_SHARES
 from kvgym.experiments.caches.host_memory import HostMemorySettings, TierSettings
 from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import make_policy
+from kvgym.policies.results import SimulationResult
 from kvgym.simulator.system import System
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
@@ -39,6 +52,7 @@ USERS, MORE, EVERY, SECONDS = 32, 7, 30.0, 1200.0
 UNIT, COMMON, LONGEST = 256, 7_500, 100_000  # tokens
 STARTS = (8_832, 16_512, 20_160, 71_168, LONGEST)  # tokens of the first prompt: least, quartiles, most
 TURNS, PAUSE = 100, 5.0  # of a user, more than 20 minutes have; s
+JOBS, RATES = 400, (1, 3, 6, 10, 15)
 MODEL = ModelShape(
     name="MiniMax-M2.5",
     num_layers=62,
@@ -96,19 +110,25 @@ def requests(seed: int) -> RequestTable:
     return table.replace(hashes=BlockHashes.from_rows(ordered, tokens, UNIT))
 
 
-def measure(seed: int, below: dict[str, Any] | None, slower: int) -> list[float]:
-    """Return the published figures of a run, and the shares that the GPU, the host and the store had."""
-    flops, bandwidth = (share / slower for share in ASSUMED_SHARES)
-    hardware = Roofline(
-        model=MODEL,
-        gpu="mi300x",
-        tp=2,
-        weights="fp8",
-        kv_dtype="fp8",
-        memory_fraction=0.78,
-        compute_efficiency=flops,
-        memory_efficiency=bandwidth,
-    ).hardware("two MI300X")
+def jobs(rate: float, seed: int) -> RequestTable:
+    """Return jobs of 8 turns that arrive at a rate, jobs/s."""
+    begins = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, JOBS)).tolist()
+    rows = sorted(
+        (begins[job] + 20.0 * turn, 2_000 + 11_000 * turn // 7, 20, job, turn + 1, 0.5)
+        for job in range(JOBS)
+        for turn in range(8)
+    )
+    chains = [[(job, j) for j in range((prompt + 20) // UNIT)] for _, prompt, _, job, *_ in rows]
+    names = ("arrival_time", "prompt_len", "output_len", "session_id", "turn", "think_time")
+    table = RequestTable.from_columns(**dict(zip(names, zip(*rows, strict=True), strict=True)))
+    tokens = np.array([len(chain) * UNIT for chain in chains])
+    return table.replace(hashes=BlockHashes.from_rows(chains, tokens, UNIT))
+
+
+def run(
+    hardware: Hardware, below: dict[str, Any] | None, table: RequestTable, chunk: int, horizon: float
+) -> SimulationResult:
+    """Return the result of a worker of vLLM with LMCache below it, which writes no outputs and loads before a batch."""
     memory = None
     if below is not None:
         memory = HostMemorySettings(load="wait", outputs=False, **below).memory(hardware)
@@ -123,10 +143,26 @@ def measure(seed: int, below: dict[str, Any] | None, slower: int) -> list[float]
         prefix_cache="scheduled",
         prefix_block=UNIT,
         sessions="closed",
-        horizon=SECONDS,
+        horizon=horizon,
         host_memory=memory,
     )
-    result = kvgym.simulate(system, requests(seed), make_policy("vllm_v1", max_num_batched_tokens=16384))
+    return kvgym.simulate(system, table, make_policy("vllm_v1", max_num_batched_tokens=chunk))
+
+
+def measure(seed: int, below: dict[str, Any] | None, slower: int) -> list[float]:
+    """Return the published figures of a run, and the shares that the GPU, the host and the store had."""
+    flops, bandwidth = (share / slower for share in ASSUMED_SHARES)
+    hardware = Roofline(
+        model=MODEL,
+        gpu="mi300x",
+        tp=2,
+        weights="fp8",
+        kv_dtype="fp8",
+        memory_fraction=0.78,
+        compute_efficiency=flops,
+        memory_efficiency=bandwidth,
+    ).hardware("two MI300X")
+    result = run(hardware, below, requests(seed), 16_384, SECONDS)
     rows = result.requests[result.requests["finish_time"] > 0]
     ttft = rows["first_token_time"] - rows["arrival_time"]
     rates = compute_metrics(result, ["hit_rate", "host_hit_rate", "store_hit_rate"]).values()
@@ -146,8 +182,18 @@ def line(name: str, found: Any, base: Any) -> None:
     print(f"| {name} | {' | '.join(cells)} | {hits} |", flush=True)
 
 
+def job_times(rate: float, seed: int) -> list[float]:
+    """Return the mean time of a job with 0, 64 and 400 GB of host memory, seconds."""
+    hardware, times = load_hardware("model=llama3-8b,gpu=h100"), []
+    for size in (0.0, 64e9, 400e9):
+        below = {"gib": size / 2**30} if size > 0 else None
+        result = run(hardware, below, jobs(rate, seed), 8192, math.inf)
+        times.append(compute_metrics(result, ["job_completion_time_mean"])["job_completion_time_mean"])
+    return times
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -163,6 +209,12 @@ def main() -> None:
             found = np.mean([measure(seed, below, slower) for seed in range(seeds)], axis=0)
             base = found if base is None else base
             line(name + (", GPUs of a third" if slower > 1 else ""), found, base)
+    print("\n| jobs/s | GPU only, time of a job (s) | 64 GB | 400 GB |")
+    print("|---|---|---|---|")
+    for rate in RATES:
+        base, *others = np.mean([job_times(rate, seed) for seed in range(seeds)], axis=0)
+        cells = " | ".join(f"{x:.1f}, {100 * (x / base - 1):+.0f} %" for x in others)
+        print(f"| {rate} | {base:.1f} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
