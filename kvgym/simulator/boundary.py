@@ -41,7 +41,6 @@ from kvgym.simulator.tables import (
     WORKLOAD,
 )
 from kvgym.workloads.layout import EXTRA, words
-from kvgym.workloads.table import RequestTable
 
 
 class Run(NamedTuple):
@@ -52,7 +51,8 @@ class Run(NamedTuple):
     the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
     :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``tier`` to ``tiered`` the memory below it, see
     :mod:`kvgym.simulator.tiers`, ``turns`` to ``children`` sessions, see
-    :class:`~kvgym.simulator.sessions.Sessions`, the next three further facts, see :func:`extra_tables`, and the last
+    :class:`~kvgym.simulator.sessions.Sessions`, the next three further facts, see
+    :func:`~kvgym.workloads.forecasts.extra_tables`, and the last
     ones speculation, see :func:`~kvgym.simulator.drafts.settings.draft_tables`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
     ``log`` as many iterations as it has room for; tables of a prefix cache, of sessions or of further facts have none
@@ -168,39 +168,6 @@ def has_sessions(run: Run) -> bool:
 def is_closed(run: Run) -> bool:
     """Return whether later turns of sessions arrive when the turns before them have finished."""
     return bool(not is_plain(run) and run.script.shape[0] > 0)
-
-
-def extra_tables(table: RequestTable, needs: frozenset[str], always: bool = False) -> dict[str, NDArray[Any]]:
-    """Return the tables of further facts, without rows unless a policy with these needs observes one of them.
-
-    With ``always`` there are rows for all requests, with what is known of them.
-
-    ``hidden_extras`` has what it may observe of all requests, ``extras`` of those that have arrived; ``renewals`` are
-    the renewed predictions.
-    """
-    forecasts = table.forecasts
-    distributions = forecasts is not None and forecasts.tenths is not None and "length_distribution" in needs
-    renewed = forecasts is not None and forecasts.every > 0 and "renewed_length" in needs
-    clients = table.client_id is not None and "client" in needs
-    deadlines = table.e2e_slo is not None and "slo" in needs
-    n = len(table) if distributions or renewed or clients or deadlines or always else 0
-    blank = np.zeros(n, EXTRA)
-    blank["e2e_slo"] = np.inf
-    for name in ("client_id", "renewed_len", "tenths"):
-        blank[name] = UNKNOWN
-    hidden, renewals = blank.copy(), np.zeros(0, np.int32)
-    if clients:
-        hidden["client_id"] = table.client_id
-    if deadlines:
-        hidden["e2e_slo"] = table.e2e_slo
-    if forecasts is not None and distributions:
-        hidden["tenths"] = forecasts.tenths
-    if forecasts is not None and renewed:
-        renewals = forecasts.renewed.astype(np.int32)
-        hidden["first_renewal"], hidden["num_renewals"] = forecasts.start, forecasts.count
-        if table.predicted_output_len is not None:
-            hidden["renewed_len"] = table.predicted_output_len
-    return {"extras": blank, "hidden_extras": hidden, "renewals": renewals}
 
 
 @jit_inline

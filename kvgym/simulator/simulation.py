@@ -16,7 +16,7 @@ from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator import loop
 from kvgym.simulator.batch_time import duration_error, params_of
-from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
+from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests
 from kvgym.simulator.decision import STATUS_NAMES, Decision, described_lengths, enter_decision
 from kvgym.simulator.drafts.settings import draft_tables
 from kvgym.simulator.fleet import ROLES
@@ -53,6 +53,7 @@ from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_flag
 from kvgym.utils.user_code import calling
+from kvgym.workloads.forecasts import extra_tables
 from kvgym.workloads.table import RequestTable
 
 _tables_of = operator.attrgetter(*RUN_TABLES)
@@ -126,13 +127,11 @@ class Simulation:
         given["gap_counts"], given["gap_sums"] = empty_histogram()
         closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
         given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
-        arrivals_and_evictions = max(1, 2 * n)  # of one boundary
-        lengths = {"num_requests": n, "slots": slots, "queued": arrivals_and_evictions, "log": 4096 * log}
+        lengths = {"num_requests": n, "slots": slots, "queued": max(1, 2 * n), "log": 4096 * log}
         for name, kind in RUN_TABLES.items():
             length = (lengths.get(kind.length, 0),) if kind.length else ()
             shape = (length or (1,)) if kind.shared else (r, *length)
-            made = given[name] if name in given else sparse_zeros(shape, kind.dtype)
-            setattr(self, name, guarded(made))
+            setattr(self, name, guarded(given[name] if name in given else sparse_zeros(shape, kind.dtype)))
         self.workers["index"] = np.arange(r)
         self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
         self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN

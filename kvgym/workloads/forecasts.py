@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError, shown
 from kvgym.utils.checks import as_array, whole_numbers
-from kvgym.workloads.layout import TENTHS
+from kvgym.workloads.layout import EXTRA, TENTHS, UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,3 +186,39 @@ def _lengths(values: ArrayLike, what: str) -> NDArray[np.int64]:
     if not ((numbers >= 1) & (numbers < 2**31) & (numbers == np.floor(numbers))).all():
         raise WorkloadError(f"{what}: expected whole numbers of tokens ≥ 1 below 2^31")
     return np.asarray(numbers, np.int64)
+
+
+def extra_tables(table: Any, needs: frozenset[str], always: bool = False) -> dict[str, NDArray[Any]]:
+    """Return the tables of further facts, without rows unless a policy with these needs observes one of them.
+
+    ``hidden_extras`` has what it may observe of all requests, ``extras`` of those that have arrived; ``renewals`` are
+    the renewed predictions.
+
+    Args:
+        table: the requests, a :class:`~kvgym.workloads.table.RequestTable`.
+        needs: of the policy.
+        always: whether there are rows for all requests, with what is known of them.
+    """
+    forecasts = table.forecasts
+    distributions = forecasts is not None and forecasts.tenths is not None and "length_distribution" in needs
+    renewed = forecasts is not None and forecasts.every > 0 and "renewed_length" in needs
+    clients = table.client_id is not None and "client" in needs
+    deadlines = table.e2e_slo is not None and "slo" in needs
+    n = len(table) if distributions or renewed or clients or deadlines or always else 0
+    blank = np.zeros(n, EXTRA)
+    blank["e2e_slo"] = np.inf
+    for name in ("client_id", "renewed_len", "tenths"):
+        blank[name] = UNKNOWN
+    hidden, renewals = blank.copy(), np.zeros(0, np.int32)
+    if clients:
+        hidden["client_id"] = table.client_id
+    if deadlines:
+        hidden["e2e_slo"] = table.e2e_slo
+    if forecasts is not None and distributions:
+        hidden["tenths"] = forecasts.tenths
+    if forecasts is not None and renewed:
+        renewals = forecasts.renewed.astype(np.int32)
+        hidden["first_renewal"], hidden["num_renewals"] = forecasts.start, forecasts.count
+        if table.predicted_output_len is not None:
+            hidden["renewed_len"] = table.predicted_output_len
+    return {"extras": blank, "hidden_extras": hidden, "renewals": renewals}

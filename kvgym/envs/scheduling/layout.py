@@ -13,12 +13,12 @@ from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
 from kvgym.envs.scheduling.revealed import columns_size, reveals_extras
 from kvgym.policies.policy import SystemInfo
 from kvgym.simulator.blocks import num_units
-from kvgym.simulator.boundary import extra_tables
 from kvgym.simulator.prefix.cache import clear_caches
 from kvgym.simulator.recording.gaps import SPARSE_HEADER, sparse_length
 from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import UNKNOWN
+from kvgym.workloads.forecasts import extra_tables
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
