@@ -16,6 +16,7 @@ from kvgym.simulator.drafts.tables import DRAFTS, SPECULATION
 from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
 from kvgym.simulator.prefix.host_memory import BELOW, DROP, STORED, TIER, TIERED
 from kvgym.simulator.prefix.returns import count_return
+from kvgym.simulator.prefix.tier_hook import see_arrivals
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.sessions import SESSION, TURN, Sessions, expose_turn, pass_arrival
 from kvgym.simulator.tables import (
@@ -243,6 +244,8 @@ def sessions_of(run: Run) -> Sessions:
 @jit_inline
 def show_hit(run: Run, i: int) -> None:
     """Show in the row of a request that has joined the queue what it finds in the prefix cache, if there is one."""
+    if has_tier(run):
+        see_arrivals(run.tier, run.tracker.clock)
     if has_cache(run):
         start_waiting(cache_of(run), run.requests, run.problem.prefix_unit, i)
 

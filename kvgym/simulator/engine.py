@@ -19,7 +19,7 @@ from kvgym.simulator.apply_decision import (
 )
 from kvgym.simulator.batch import finish_batch, propose_drafts, start_batch
 from kvgym.simulator.blocks import full_tokens
-from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
+from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, has_tier, next_arrival_time
 from kvgym.simulator.in_order import (
     end_batch_before_idle,
     end_last_batch,
@@ -29,6 +29,7 @@ from kvgym.simulator.in_order import (
     take_in_order,
 )
 from kvgym.simulator.prefix.pins import make_room
+from kvgym.simulator.prefix.tier_hook import see_arrivals
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,
@@ -109,6 +110,8 @@ def clear_decision(run: Run) -> None:
     if has_cache(run):
         run.pool.stamp += 1
         run.w.batch_hits = 0
+        if has_tier(run):
+            see_arrivals(run.tier, run.w.clock)
         if run.pool.ahead == 1 and run.w.clock != run.w.last_batch_end:
             end_batch_before_idle(run)
     d = run.decision

@@ -21,7 +21,7 @@ from kvgym.simulator.decision import STATUS_NAMES, Decision, described_lengths, 
 from kvgym.simulator.drafts.settings import draft_tables
 from kvgym.simulator.fleet import ROLES
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, check_memories, check_room
-from kvgym.simulator.prefix.cache import empty_caches
+from kvgym.simulator.prefix.empty import empty_caches
 from kvgym.simulator.prefix.host_memory import empty_tiers
 from kvgym.simulator.recording.gaps import empty_histogram
 from kvgym.simulator.recording.progress import in_slices

@@ -13,7 +13,7 @@ from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
 from kvgym.envs.scheduling.revealed import columns_size, reveals_extras
 from kvgym.policies.policy import SystemInfo
 from kvgym.simulator.blocks import num_units
-from kvgym.simulator.prefix.cache import clear_caches
+from kvgym.simulator.prefix.empty import clear_caches
 from kvgym.simulator.recording.gaps import SPARSE_HEADER, sparse_length
 from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import System

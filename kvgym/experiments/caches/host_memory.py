@@ -32,6 +32,7 @@ class TierSettings(Description):
         load_time: seconds per token, instead of ``gb_per_s``.
         store_time: seconds per token, instead of ``write_gb_per_s``; None = as ``load_time``.
         latency: as in :class:`~kvgym.simulator.prefix.host_memory.Tier`.
+        shared: ``"worker"``, ``"host"`` or ``"all"``; then the size is that of the memory which they share.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,11 +44,12 @@ class TierSettings(Description):
     load_time: float | None = None
     store_time: float | None = None
     latency: float = 0.0
+    shared: str = "worker"
 
     def figures(
         self, hardware: Hardware | None, place: str, usual: float, links: int
-    ) -> tuple[int, float, float, float]:
-        """Return its size in tokens, seconds per token up and down, and seconds per transfer.
+    ) -> tuple[int, float, float, float, str]:
+        """Return its size in tokens, seconds per token up and down and per transfer, and the workers that share it.
 
         Args:
             hardware: of the worker; None if it has none.
@@ -74,7 +76,7 @@ class TierSettings(Description):
         if store_time is None:
             store_time = load_time if self.write_gb_per_s is None else seconds / self.write_gb_per_s
         tokens = int((self.gib or 0.0) * 2**30 / size) if self.tokens is None else self.tokens
-        return tokens, load_time, store_time, self.latency
+        return tokens, load_time, store_time, self.latency, self.shared
 
 
 class HostMemorySettings(TierSettings):
@@ -88,16 +90,21 @@ class HostMemorySettings(TierSettings):
         load_time: seconds per token.
         store_time: seconds per token.
         latency: seconds per transfer.
+        shared: ``"worker"`` or ``"host"``.
         load: ``"overlap"`` or ``"wait"``.
         outputs: whether units with output tokens are written, too.
         load_if: ``"always"``, or ``"cheaper"``: only what is loaded faster than it could be computed.
-        below: a disk or another store below the host, for each worker; None = none.
+        write: ``"through"``, or ``"back"``: only when the GPU drops it.
+        below: a disk or another store below the host; None = none.
+        workers_per_host: workers that share what is ``shared: host``.
     """
 
     load: str = "overlap"
     outputs: bool = True
     load_if: str = "always"
+    write: str = "through"
     below: TierSettings | None = None
+    workers_per_host: int = 1
 
     @property
     def tiers(self) -> tuple[TierSettings, ...]:
@@ -121,5 +128,7 @@ class HostMemorySettings(TierSettings):
             load=self.load,
             outputs=self.outputs,
             load_if=self.load_if,
+            write=self.write,
             below=below,
+            workers_per_host=self.workers_per_host,
         )

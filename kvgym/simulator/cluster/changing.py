@@ -21,7 +21,7 @@ from kvgym.simulator.cluster.router_view import PREFILL_ONLY, REJECT
 from kvgym.simulator.cluster.tables import FLEET, TRIP, open_cluster
 from kvgym.simulator.cluster.transfers import move
 from kvgym.simulator.fleet import Fleet
-from kvgym.simulator.prefix.cache import clear_caches
+from kvgym.simulator.prefix.empty import clear_caches
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import CHANGE, CLOSED, CONTROL, DRAINING, LEAVE, MOVE, OK, OPEN, REFUSED, UNKNOWN
 from kvgym.utils.user_code import calling

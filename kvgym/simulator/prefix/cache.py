@@ -34,18 +34,11 @@ Source: the block pool of vLLM's V1 engine (``vllm/v1/core/block_pool.py``, ``kv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvgym.compiling.kernel import jit
-from kvgym.compiling.records import sparse_zeros
-from kvgym.simulator.blocks import num_units
-from kvgym.simulator.tables import CONTENT, ENDS, LACKS, POOL, PREFIX, UNIT, UNKNOWN
-from kvgym.workloads.hashes import Chains
-from kvgym.workloads.table import RequestTable
+from kvgym.simulator.prefix.tier_hook import DROP, call_tier
+from kvgym.simulator.tables import ENDS, LACKS, UNKNOWN
 
 
 class PrefixCache(NamedTuple):
@@ -72,54 +65,6 @@ class PrefixCache(NamedTuple):
     changed: Any
     tier: Any
     below: Any
-
-
-def empty_caches(
-    table: RequestTable, unit: int, capacities: NDArray[np.int64], timed: bool
-) -> dict[str, NDArray[Any]]:
-    """Return the tables of empty prefix caches, by the names of the fields of :class:`PrefixCache`.
-
-    Args:
-        table: the requests; without block hashes none finds anything.
-        unit: tokens of a unit; 0 = no prefix cache: tables without rows, but for those of pools.
-        capacities: memory of each worker, tokens, (r,). ``pool``, ``units``, ``contents`` and ``changed`` have a row
-            for each.
-        timed: whether ``changed`` is kept.
-
-    Raises:
-        WorkloadError: the unit does not fit the blocks that the hashes stand for.
-        ConfigError: a table would be too large.
-    """
-    units = num_units(int(capacities.max()), unit)
-    r, chains = len(capacities), table.chains(unit) if unit else None
-    tables: dict[str, NDArray[Any]] = {
-        "pool": np.zeros(r, POOL),
-        "units": sparse_zeros((r, units), UNIT),
-        "contents": np.empty((r, 0 if chains is None else chains.num_contents), CONTENT),
-        "chain": np.zeros(0, np.int32) if chains is None else chains.chain,
-        "held": sparse_zeros((0 if chains is None else int(chains.chain_len.sum()),), np.int32),
-        "prefix": np.zeros(len(table) if unit else 0, PREFIX),
-    }
-    tables["changed"] = np.full((r, tables["contents"].shape[1] if timed else 0), -np.inf)
-    clear_caches(tables, chains)
-    return tables
-
-
-def clear_caches(tables: Mapping[str, NDArray[Any]], chains: Chains | None) -> None:
-    """Write empty prefix caches into tables that are at least as large as :func:`empty_caches` makes them.
-
-    Args:
-        tables: by name; ``prefix`` is zeroed, ``chain`` has the chains already.
-        chains: those of the requests, None if none are known.
-    """
-    pool, contents = tables["pool"], tables["contents"]
-    for name in ("head", "tail", "spare", "first_pin", "last_pin"):
-        pool[name] = UNKNOWN
-    contents["unit"], contents["waiting"], contents["stamp"] = UNKNOWN, UNKNOWN, 0
-    if chains is not None:
-        prefix = tables["prefix"][: len(chains.chain_len)]
-        prefix["chain"], prefix["length"] = chains.chain_start, chains.chain_len
-        prefix["held"] = np.cumsum(chains.chain_len) - chains.chain_len
 
 
 # ------------------------------------------------------------ waiting requests
@@ -293,15 +238,21 @@ def enter_map(c: PrefixCache, i: int, clock: float) -> None:
 
 
 @jit
+def show_found(c: PrefixCache, requests: Any, unit: int, found: int) -> None:
+    """Show a content that is there now in the rows of waiting requests that lack it next."""
+    content = c.contents[found]
+    while content.waiting[LACKS] != UNKNOWN:
+        j = content.waiting[LACKS]
+        forget_hit(c, j)
+        set_hit(c, requests, unit, j, find_hit(c, j, c.prefix[j].num_units + 1))
+
+
+@jit
 def show_entered(c: PrefixCache, requests: Any, unit: int, i: int, first: int) -> None:
     """Show the units of request ``i`` from the one numbered ``first`` on in the rows of waiting requests."""
     p = c.prefix[i]
     for place in range(p.chain + first, p.chain + p.num_units):
-        content = c.contents[c.chain[place]]
-        while content.waiting[LACKS] != UNKNOWN:
-            j = content.waiting[LACKS]
-            forget_hit(c, j)
-            set_hit(c, requests, unit, j, find_hit(c, j, c.prefix[j].num_units + 1))
+        show_found(c, requests, unit, c.chain[place])
 
 
 @jit
@@ -316,16 +267,18 @@ def drop_first(c: PrefixCache, clock: float) -> None:
     pool.num_cached -= 1
     u = c.units[b]
     content = c.contents[u.content]
-    if c.below.shape[0] > 0:
-        c.tier.fence = max(c.tier.fence, c.below[u.content].safe_at)
     if u.copy_after == b:
         content.unit = UNKNOWN
         note_change(c, u.content, clock)
+        if c.tier.back == 1:
+            call_tier(c.tier, DROP, u.content, 0, 0, clock)
     else:
         c.units[u.copy_before].copy_after = u.copy_after
         c.units[u.copy_after].copy_before = u.copy_before
         if content.unit == b:
             content.unit = u.copy_after
+    if c.below.shape[0] > 0:
+        c.tier.fence = max(c.tier.fence, c.below[u.content].safe_at)
     u.after = pool.spare
     pool.spare = b
 

@@ -10,11 +10,24 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.records import sparse_zeros
 from kvgym.errors import ConfigError, shown
+from kvgym.simulator.tables import UNKNOWN
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.checks import check_flag, real_number, whole_number
 
 LOADS = ("overlap", "wait")
 """How a batch waits for loads: it takes as long as the longer of both, or begins when they have ended."""
+
+SHARED = ("worker", "host", "all")
+"""Which workers share a memory: none, those of a host, or all."""
+
+LEAST_RANK = 1
+"""Rank of a content that is dropped before all others."""
+
+HOST, STORE = 1, 2
+"""Marks of contents in the host, and in the store below it."""
+
+WRITES = ("through", "back")
+"""When units are written: as they are computed, or when they are dropped above."""
 
 LOAD_IF = ("always", "cheaper")
 """What is loaded: all that is found, or what is there before it could be computed."""
@@ -41,6 +54,7 @@ STORED = np.dtype(
         ("ready_at", "f8"),  # s, when its write ends
         ("busy_until", "f8"),  # s, when its last transfer ends
         ("position", "i4"),  # in all chains with it
+        ("following", "i4"),  # the next content that comes over the same link, see `tiers.rows`
     ],
     align=True,
 )
@@ -49,17 +63,24 @@ STORED = np.dtype(
 DROP = np.dtype([("key", "i8"), ("content", "i8")], align=True)
 """Entry of the heap of units to be dropped; without effect if the unit has another key by now."""
 
-TIERED = np.dtype([("rank", "i8"), ("worker", "i4"), ("offered", "i4"), ("used", "i4")], align=True)
+TIERED = np.dtype([("rank", "i8"), ("memory", "i4"), ("offered", "i4"), ("used", "i4")], align=True)
 """What the memory below knows of a request: its rank there (0: none yet), the worker with that memory, from 1 on, the
 units that it has offered since its start, and those that it has offered or loaded at all.
 """
 
 TIER = np.dtype(
     [
-        ("mark", "i8"),  # of contents that are there: 1 in the host, 2 in the store below it
+        ("mark", "i8"),  # of contents that are there: HOST, or STORE below it
+        (
+            "number",
+            "i8",
+        ),  # of the memory: the first worker that shares it, with `capacity` … `num_drops`, `used_time`
+        ("sharers", "i8"),  # workers that share it
+        ("shares", "i8"),  # 1: this memory or the one below it is shared
         ("capacity", "i8"),  # units
         ("used", "i8"),  # units
         ("outputs", "i8"),  # 1: units with output tokens are written, too
+        ("back", "i8"),  # 1: units are written when the GPU drops them
         ("overlaps", "i8"),  # 1: loads overlap with the batch
         ("cheaper", "i8"),  # 1: loads only what ends before it could be computed
         ("load_time", "f8"),  # s per unit
@@ -78,9 +99,18 @@ TIER = np.dtype(
         ("counted_until", "f8"),  # s, to which `used_time` has been counted
         # How compiled code reaches its tables and its kernel, see `prefix.tier_hook`.
         ("row", "i8"),
+        ("owner", "i8"),  # the record of the first worker that shares the memory
+        ("first_row", "i8"),  # and its row
+        ("row_stride", "i8"),
         ("lower_row", "i8"),  # the tables with those of the memory below this one, 0: there is none
         ("handle", "i8"),
         ("second_handle", "i8"),
+        (
+            "first",
+            "i8",
+            (2,),
+        ),  # contents that come over the link down, and of a store over the link up to the host
+        ("last", "i8", (2,)),
         # And how that reaches the batch times.
         ("batch_time", "i8"),
         ("second_batch_time", "i8"),
@@ -112,16 +142,20 @@ class Tier:
     A link carries one transfer after the other, in the order in which they are submitted.
 
     Attributes:
-        tokens: its size for each worker, tokens; what is not a whole unit of the prefix cache stays empty.
+        tokens: its size, tokens, for each worker unless it is shared; what is not a whole unit of the prefix cache
+            stays empty.
         load_time: seconds per token on the way up.
         store_time: seconds per token on the way down.
         latency: further seconds per transfer, one for each request that loads or writes in a batch.
+        shared: the workers that share one such memory, which have links of their own to it: ``"worker"``: none,
+            ``"host"``: those of a host, see :class:`HostMemory`, ``"all"``.
     """
 
     tokens: int
     load_time: float
     store_time: float
     latency: float = 0.0
+    shared: str = "worker"
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -134,6 +168,13 @@ class Tier:
         for name in ("load_time", "store_time", "latency"):
             what = f"{place}: {name}"
             real_number(getattr(self, name), what, "seconds, 0 … 1e6", lambda x: 0 <= x <= _MAX_SECONDS)
+        if self.shared not in SHARED:
+            raise ConfigError(f"{place}: shared = {shown(self.shared)}; valid: {', '.join(SHARED)}")
+
+    def owners(self, workers: int, workers_per_host: int) -> NDArray[np.int64]:
+        """Return the first of the workers that share the memory of each worker, int64 (workers,)."""
+        size = {"worker": 1, "host": workers_per_host, "all": workers}[self.shared]
+        return np.arange(workers) // size * size
 
     @property
     def place(self) -> str:
@@ -152,16 +193,20 @@ class Tier:
                 "expected at least that"
             )
 
-    def record(self, unit: int, num_contents: int, mark: int) -> NDArray[Any]:
-        """Return an empty memory in the simulator's layout, TIER (1,).
+    def records(self, unit: int, num_contents: int, mark: int, owners: NDArray[np.int64]) -> NDArray[Any]:
+        """Return empty memories in the simulator's layout, TIER (r,).
 
         Args:
             unit: that of the prefix cache, tokens.
             num_contents: most units that there are.
             mark: of contents that are there.
+            owners: see :meth:`owners`.
         """
-        tier = np.zeros(1, TIER)
-        tier["mark"], tier["capacity"] = mark, self.tokens // unit
+        workers = np.arange(len(owners))
+        tier = np.zeros(len(owners), TIER)
+        tier["number"], tier["sharers"] = owners, (owners[:, None] == owners).sum(axis=1)
+        tier["mark"], tier["capacity"] = mark, np.where(owners == workers, self.tokens // unit, 0)
+        tier["first"] = tier["last"] = UNKNOWN
         tier["room"] = 2 * min(self.tokens // unit, num_contents) + 64
         tier["load_time"], tier["store_time"] = self.load_time * unit, self.store_time * unit
         tier["latency"] = self.latency
@@ -181,19 +226,25 @@ class HostMemory(Tier):
         load_time: from the host to the GPU.
         store_time: from the GPU to the host.
         latency: of a transfer.
+        shared: ``"host"``: by the workers of a host.
         load: ``"overlap"``: a batch with loads takes as long as the longer of both, as where layer n + 1 is loaded
             while layer n computes. ``"wait"``: it begins when its loads have ended.
         outputs: whether units with output tokens are written, too.
         load_if: ``"always"``: all that is found is loaded, as in engines. ``"cheaper"``: a request that starts loads
             what it finds there if that ends earlier than a batch which computes it alone; else it computes it.
+        write: ``"through"``: units are written as they are computed. ``"back"``: when the GPU drops them; the batch
+            that takes their memory waits for it, and the host drops first what the GPU has as well.
         below: a disk or another store below the host; None = none. What has been written to the host goes down there,
             and what only the store has is read into the host before it is loaded.
+        workers_per_host: workers of a host, in their order, that share what is ``shared: host``.
     """
 
     load: str = "overlap"
     outputs: bool = True
     load_if: str = "always"
+    write: str = "through"
     below: Tier | None = None
+    workers_per_host: int = 1
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -202,13 +253,19 @@ class HostMemory(Tier):
             ConfigError: a value out of range, with the valid ones.
         """
         super().__post_init__()
-        for name, valid in (("load", LOADS), ("load_if", LOAD_IF)):
+        for name, valid in (("load", LOADS), ("load_if", LOAD_IF), ("write", WRITES)):
             if getattr(self, name) not in valid:
                 found = shown(getattr(self, name))
                 raise ConfigError(f"host_memory: {name} = {found}; valid: {', '.join(valid)}")
-        check_flag(self.outputs, "host_memory: outputs")
+        if not check_flag(self.outputs, "host_memory: outputs") and self.write == "back":
+            raise ConfigError(
+                "host_memory: write = 'back' writes all that is dropped; leave out outputs: false"
+            )
         if not (self.below is None or isinstance(self.below, Tier)):
             raise ConfigError(f"host_memory: below = {shown(self.below)}; expected a Tier or None")
+        whole_number(self.workers_per_host, "host_memory: workers_per_host", "a whole number ≥ 1")
+        if "host" in [tier.shared for tier in self.tiers] and self.workers_per_host == 1:
+            raise ConfigError("host_memory: shared = 'host' needs workers_per_host, at least 2")
 
     @property
     def place(self) -> str:
@@ -263,13 +320,17 @@ def empty_tiers(
     workers, num_contents = contents.shape
     if memory is None:
         return {"tier": np.zeros(workers, TIER), "lower": np.zeros(workers, TIER)}
-    records = [tier.record(unit, num_contents, 1 << k) for k, tier in enumerate(memory.tiers)]
+    records = [
+        tier.records(unit, num_contents, mark, tier.owners(workers, memory.workers_per_host))
+        for tier, mark in zip(memory.tiers, (HOST, STORE), strict=False)
+    ]
     records[0]["outputs"], records[0]["overlaps"] = memory.outputs, memory.load == "overlap"
-    records[0]["cheaper"] = memory.load_if == "cheaper"
-    lower = records[1] if memory.below is not None else np.zeros(1, TIER)
+    records[0]["cheaper"], records[0]["back"] = memory.load_if == "cheaper", memory.write == "back"
+    records[0]["last_rank"] = LEAST_RANK if memory.write == "back" else 0
+    records[0]["shares"] = any(record["sharers"].max() > 1 for record in records)
     return {
-        "tier": np.repeat(records[0], workers),
-        "lower": np.repeat(lower, workers),
+        "tier": records[0],
+        "lower": records[1] if memory.below is not None else np.zeros(workers, TIER),
         "below": np.zeros((workers, num_contents), BELOW),
         "stored": sparse_zeros((workers, len(records) * num_contents), STORED),
         "drops": sparse_zeros((workers, int(sum(record["room"][0] for record in records))), DROP),

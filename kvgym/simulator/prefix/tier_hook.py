@@ -16,10 +16,12 @@ from kvgym.simulator.tables import UNKNOWN
 TIER_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.float64)
 """Of the kernel: address of the row of tables, what happens, a request, two numbers of units, a time in seconds."""
 
-START, BATCH, END, CHOOSE, PLAN = 0, 1, 2, 3, 4
+START, BATCH, END, CHOOSE, PLAN, CATCH_UP, DROP = 0, 1, 2, 3, 4, 5, 6
 """A request starts, with units that it finds, on the GPU and below; a batch starts, which ends at the time; a request
 has finished. A request that starts, or may start, finds units from the first number to the second one only below: how
-many of its units does it take as found, and compute no more? Those of a planned start are loaded.
+many of its units does it take as found, and compute no more? Those of a planned start are loaded. What other
+workers have written to a memory that they share is found from its arrival on.
+The GPU drops a content, which is given in place of the request.
 """
 
 _tier_at = function_at(TIER_SIGNATURE)
@@ -29,6 +31,13 @@ _tier_at = function_at(TIER_SIGNATURE)
 def call_tier(tier: Any, what: int, i: int, first: int, last: int, time: float) -> int:
     """Let the memory below do its part, and return its answer; ``tier`` is its TIER record."""
     return int(_tier_at(tier.handle, tier.second_handle)(tier.row, what, i, first, last, time))
+
+
+@jit_inline
+def see_arrivals(tier: Any, time: float) -> None:
+    """Show in a worker's tables what others have written by a time to a memory that they share."""
+    if tier.shares == 1:
+        call_tier(tier, CATCH_UP, UNKNOWN, 0, 0, time)
 
 
 @jit

@@ -24,32 +24,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import jit, jit_expand, kernel, uncompiled
+from kvgym.compiling.kernel import jit, kernel, uncompiled
 from kvgym.compiling.pointers import address_of, function_at, function_handle, view_at
-from kvgym.compiling.tables import in_rows
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, clear_load
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.prefix.tier_hook import BATCH, CHOOSE, END, PLAN, START, TIER_SIGNATURE
+from kvgym.simulator.prefix.tier_hook import BATCH, CATCH_UP, CHOOSE, DROP, END, PLAN, START, TIER_SIGNATURE
 from kvgym.simulator.tables import UNKNOWN
-from kvgym.simulator.tiers.store import begin_use, end_use, offer, rank_of, use
+from kvgym.simulator.tiers.rows import NUM_TABLES, catch_up, list_coming, run_with, store_of
+from kvgym.simulator.tiers.store import begin_use, drop_early, end_use, keep, offer, rank_of, use
 
-_row_at, _params_at = view_at("i8"), view_at("f8")
-_batch_time_at = function_at(BATCH_TIME_SIGNATURE)
-_NUM_TABLES = len(RUN_TABLES)
-_run_at = in_rows(
-    Run,
-    {
-        field: (table, k, _NUM_TABLES + k)
-        for k, (field, table) in enumerate(zip(Run._fields, RUN_TABLES.values(), strict=True))
-    },
-)
-
-
-@jit_expand
-def run_with(row: int) -> Run:
-    """Open a row of tables."""
-    where = _row_at(row, 2 * _NUM_TABLES)
-    return _run_at(where, where)
+_params_at, _batch_time_at = view_at("f8"), function_at(BATCH_TIME_SIGNATURE)
 
 
 @jit
@@ -197,8 +181,10 @@ def read_up(run: Run, lower: Run, i: int, first: int, last: int) -> float:
         if offer(run, i, first, last, run.w.clock) > 0:
             for j in range(first, last):
                 b = run.stored[run.chain[place + j]]
-                if b.written == run.tier.offer:
+                if b.written == store_of(run).offer:
                     b.ready_at = b.busy_until = end
+                    if run.tier.sharers > 1:
+                        list_coming(run, lower.tier, 1, run.chain[place + j])
     return end
 
 
@@ -217,6 +203,8 @@ def load(run: Run, i: int, first: int, last: int) -> None:
     use_units(run, i, first, last, end)
     count_load(run, i, last - first, begin, end)
     tier.loaded_at = max(tier.loaded_at, end)
+    for j in range(first, last if tier.back == 1 else first):
+        drop_early(run, run.chain[run.prefix[i].chain + j])
 
 
 @jit
@@ -238,8 +226,10 @@ def write_units(run: Run, i: int, first: int, last: int, begin: float) -> float:
     done = begin + (tier.latency + count * tier.store_time)
     for j in range(first, last):
         b = run.stored[run.chain[place + j]]
-        if b.written == tier.offer:
+        if b.written == store_of(run).offer:
             b.ready_at = b.busy_until = done
+            if tier.sharers > 1:
+                list_coming(run, tier, 0, run.chain[place + j])
     tier.down_time += done - begin
     tier.down_free = done
     tier.total_stored += count
@@ -247,14 +237,48 @@ def write_units(run: Run, i: int, first: int, last: int, begin: float) -> float:
 
 
 @jit
+def pass_down(run: Run, content: int, begin: float, now: float) -> float:
+    """Write a content that is dropped above from a time on, and on from there; return when it has been written.
+
+    What is written while the link is busy is part of the transfer before. -1 if nothing is written.
+    """
+    tier = run.tier
+    if not keep(run, content, now):
+        return -1.0
+    latency = tier.latency if tier.down_free <= begin else 0.0
+    begin = max(begin, tier.down_free)
+    done = begin + (latency + tier.store_time)
+    b = run.stored[content]
+    b.ready_at = b.busy_until = done
+    if tier.sharers > 1:
+        list_coming(run, tier, 0, content)
+    tier.down_time += done - begin
+    tier.down_free = done
+    tier.total_stored += 1
+    return float(done)
+
+
+@jit
+def write_back(run: Run, content: int) -> None:
+    """Write a content that the GPU drops; the memory that it had is free when that has ended."""
+    now = float(run.w.clock)
+    done = pass_down(run, content, now, now)
+    if done >= 0.0:
+        run.below[content].safe_at = done
+        if run.tier.lower_row != 0:
+            end = pass_down(run_with(run.tier.lower_row), content, done, now)
+            run.stored[content].busy_until = max(done, end)
+
+
+@jit
 def write_on(run: Run, lower: Run, i: int, first: int, last: int, done: float) -> None:
     """Write on what the last offer to the host has written there, of units ``first`` … ``last - 1``, from a time on."""
-    place, number = run.prefix[i].chain, run.tier.offer
+    place, number = run.prefix[i].chain, store_of(run).offer
     while run.stored[run.chain[place + first]].written != number:
         first += 1
     end = write_units(lower, i, first, last, done)
     for j in range(first, last):
-        if lower.stored[run.chain[place + j]].written == lower.tier.offer:
+        if end >= 0.0 and lower.stored[run.chain[place + j]].written == store_of(lower).offer:
             b = run.stored[run.chain[place + j]]
             b.busy_until = max(b.busy_until, end)
 
@@ -262,9 +286,9 @@ def write_on(run: Run, lower: Run, i: int, first: int, last: int, done: float) -
 @jit
 def count_use(run: Run, end: float) -> None:
     """Count what is in use to the end of a batch."""
-    tier = run.tier
-    tier.used_time += tier.used * (end - tier.counted_until)
-    tier.counted_until = end
+    tier = store_of(run)
+    tier.used_time += tier.used * max(0.0, end - tier.counted_until)
+    tier.counted_until = max(end, tier.counted_until)
 
 
 @jit
@@ -279,7 +303,7 @@ def write(run: Run, end: float) -> None:
     count_use(run, end)
     if tier.lower_row != 0:
         count_use(run_with(tier.lower_row), end)
-    for k in range(w.num_active):
+    for k in range(0 if tier.back == 1 else w.num_active):
         i = run.active[k].request_id
         p, t = run.prefix[i], run.tiered[i]
         last: Any = p.num_units if tier.outputs == 1 else min(p.num_units, run.requests[i].prompt_len // unit)
@@ -290,7 +314,7 @@ def write(run: Run, end: float) -> None:
             continue
         if done >= 0.0:
             for j in range(t.offered, last):
-                if run.stored[run.chain[p.chain + j]].written == tier.offer:
+                if run.stored[run.chain[p.chain + j]].written == store_of(run).offer:
                     run.below[run.chain[p.chain + j]].safe_at = done
             if tier.lower_row != 0:
                 write_on(run, run_with(tier.lower_row), i, t.offered, last, done)
@@ -301,10 +325,17 @@ def write(run: Run, end: float) -> None:
 def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float) -> int:
     """Do what the engine asks for, see :mod:`kvgym.simulator.prefix.tier_hook`."""
     run = run_with(row)
+    if run.tier.shares == 1 and what in (CATCH_UP, START, BATCH, DROP):
+        now = time if what == CATCH_UP else run.w.clock
+        catch_up(run, now)
+        if run.tier.lower_row != 0:
+            catch_up(run_with(run.tier.lower_row), now)
     if what == START:
         load(run, i, first, last)
     elif what == BATCH:
         write(run, time)
+    elif what == DROP:
+        write_back(run, i)
     elif what == END:
         end_use(run, i)
         if run.tier.lower_row != 0:
@@ -318,19 +349,26 @@ def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float)
 
 def rows_below(simulation: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of tables with those of the store in place of those of the host, see :func:`connect_tiers`."""
-    lower, contents, n = (
-        rows[:, : 2 * _NUM_TABLES].copy(),
-        simulation.contents.shape[1],
-        len(simulation.requests),
-    )
-    names = list(RUN_TABLES)
-    place = {name: names.index(name) for name in ("tier", "lower", "stored", "drops", "tiered")}
-    before = {"stored": contents, "drops": int(simulation.tier["room"][0]), "tiered": n}
+    lower, place = rows[:, : 2 * NUM_TABLES].copy(), {name: k for k, name in enumerate(RUN_TABLES)}
     lower[:, place["tier"]] = lower[:, place["lower"]]
+    before = {
+        "stored": simulation.contents.shape[1],
+        "drops": int(simulation.tier["room"][0]),
+        "tiered": len(simulation.requests),
+    }
     for name, rows_before in before.items():
         lower[:, place[name]] += rows_before * RUN_TABLES[name].dtype.itemsize
-        lower[:, _NUM_TABLES + place[name]] -= rows_before
+        lower[:, NUM_TABLES + place[name]] -= rows_before
     return lower
+
+
+def share(tier: NDArray[Any], rows: NDArray[np.int64], first_row: int, stride: int) -> None:
+    """Let the workers that share a memory have its tables in their rows, which have those of each so far."""
+    own = [list(RUN_TABLES).index(name) for name in ("stored", "drops")]
+    owners = tier["number"]
+    rows[:, own] = rows[owners][:, own]
+    tier["owner"] = tier.ctypes.data + owners * tier.strides[0]
+    tier["first_row"], tier["row_stride"] = first_row + owners * stride, stride
 
 
 def connect_tiers(simulation: Any, rows: NDArray[np.int64]) -> None:
@@ -345,10 +383,13 @@ def connect_tiers(simulation: Any, rows: NDArray[np.int64]) -> None:
     tier, compiled, workers = simulation.tier, simulation.compiled, np.arange(len(simulation.tier))
     function = tier_kernel.compiled if compiled else uncompiled(tier_kernel)
     tier["handle"], tier["second_handle"] = function_handle(function, TIER_SIGNATURE, compiled=compiled)
-    tier["row"] = rows.ctypes.data + workers * rows.strides[0]
+    first_row, stride = rows.ctypes.data, rows.strides[0]
+    tier["row"] = first_row + workers * stride
     if simulation.system.host_memory.below is not None:
-        simulation.rows_below = rows_below(simulation, rows)  # addresses of it are kept
-        tier["lower_row"] = simulation.rows_below.ctypes.data + workers * simulation.rows_below.strides[0]
+        below = simulation.rows_below = rows_below(simulation, rows)  # addresses of it are kept
+        tier["lower_row"] = below.ctypes.data + workers * below.strides[0]
+        share(simulation.lower, below, first_row, stride)
+    share(tier, rows, first_row, stride)
     for k, own in enumerate(tier):
         kernel_of_times, params = simulation.batch_time_of(k)
         function = kernel_of_times.compiled if compiled else uncompiled(kernel_of_times)

@@ -20,9 +20,10 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit
-from kvgym.simulator.boundary import Run, cache_of
-from kvgym.simulator.prefix.cache import is_there, show_lost
+from kvgym.simulator.boundary import Run
+from kvgym.simulator.prefix.host_memory import LEAST_RANK
 from kvgym.simulator.tables import UNKNOWN
+from kvgym.simulator.tiers.rows import lose_everywhere, show, store_of
 
 _POSITIONS = 2**24
 """More than the units of any request."""
@@ -76,7 +77,7 @@ def pop(tier: Any, drops: Any) -> tuple[int, int]:
 @jit
 def list_drop(run: Run, content: int) -> None:
     """List a present unit with its present rank; entries that no longer hold go when there is no room for another."""
-    tier, drops = run.tier, run.drops
+    tier, drops = store_of(run), run.drops
     if tier.num_drops == tier.room:
         count, tier.num_drops = tier.num_drops, 0
         for k in range(count):
@@ -108,10 +109,10 @@ def next_rank(tier: Any) -> int:
 
 @jit
 def begin_use(run: Run, i: int) -> None:
-    """Prepare request ``i`` for its start on this worker: all its units are offered again."""
+    """Prepare request ``i`` for its start with this memory: all its units are offered again."""
     t = run.tiered[i]
-    if t.worker != run.w.index + 1:
-        t.worker, t.rank, t.used = run.w.index + 1, 0, 0
+    if t.memory != run.tier.number + 1:
+        t.memory, t.rank, t.used = run.tier.number + 1, 0, 0
     t.offered = 0
 
 
@@ -120,7 +121,7 @@ def rank_of(run: Run, i: int) -> int:
     """Return the rank of request ``i``, the next one at its first use."""
     t = run.tiered[i]
     if t.rank == 0:
-        t.rank = next_rank(run.tier)
+        t.rank = next_rank(store_of(run))
     return int(t.rank)
 
 
@@ -131,7 +132,7 @@ def end_use(run: Run, i: int) -> None:
     for j in range(t.used - 1, -1, -1):
         content = run.chain[p.chain + j]
         if run.stored[content].rank > 0:
-            use(run, content, next_rank(run.tier))
+            use(run, content, next_rank(store_of(run)))
     t.used = 0
 
 
@@ -140,20 +141,18 @@ def end_use(run: Run, i: int) -> None:
 
 @jit
 def drop(run: Run, content: int) -> None:
-    """Drop a present unit; requests that wait for it lose it, unless the GPU or another memory has it."""
+    """Drop a present unit; requests that wait for it lose it, unless their GPU or another memory has it."""
+    store = store_of(run)
     run.stored[content].rank = 0
-    run.below[content].there -= run.tier.mark
-    run.tier.used -= 1
-    run.tier.total_dropped += 1
-    c = cache_of(run)
-    if not is_there(c, content):
-        show_lost(c, run.requests, run.problem.prefix_unit, run.w, content)
+    store.used -= 1
+    store.total_dropped += 1
+    lose_everywhere(run, content)
 
 
 @jit
 def make_room_below(run: Run, needed: int, now: float) -> bool:
     """Drop units until ``needed`` have room; False, and nothing is dropped, if too many are busy or of this offer."""
-    tier, drops = run.tier, run.drops
+    tier, drops = store_of(run), run.drops
     lacking: Any = tier.used + needed - tier.capacity
     if lacking <= 0:
         return True
@@ -179,13 +178,40 @@ def make_room_below(run: Run, needed: int, now: float) -> bool:
 
 
 @jit
+def keep(run: Run, content: int, now: float) -> bool:
+    """Let a content that is dropped above take room, as the one used last, unless it is there; False if it has none."""
+    store, b = store_of(run), run.stored[content]
+    rank = next_rank(store)
+    if b.rank > 0:
+        use(run, content, rank)
+        return False
+    store.offer += 1
+    if not make_room_below(run, 1, now):
+        return False
+    b.rank, b.written, b.position = rank, store.offer, run.below[content].position
+    store.used += 1
+    show(run, content, store.mark)
+    list_drop(run, content)
+    return True
+
+
+@jit
+def drop_early(run: Run, content: int) -> None:
+    """Let a present content be dropped before all others, as it is above as well."""
+    b = run.stored[content]
+    if b.rank > 0:
+        b.rank = LEAST_RANK
+        list_drop(run, content)
+
+
+@jit
 def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
     """Offer the units ``first`` … ``last - 1`` of request ``i``; those that are written have room from now on.
 
     Returns:
         How many are written; UNKNOWN if there is no room, so that they must be offered again.
     """
-    tier, p, rank, missing = run.tier, run.prefix[i], rank_of(run, i), 0
+    tier, p, rank, missing = store_of(run), run.prefix[i], rank_of(run, i), 0
     tier.offer += 1
     for j in range(first, last):
         b = run.stored[run.chain[p.chain + j]]
@@ -199,7 +225,7 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
         if b.rank == 0:
             b.rank, b.written, b.position = rank, tier.offer, j
             tier.used += 1
-            run.below[content].there += tier.mark
+            show(run, content, tier.mark)
             list_drop(run, content)
         elif b.ready_at <= now:
             use(run, content, rank)

@@ -10,7 +10,7 @@ from kvgym.experiments.caches.host_memory import HostMemorySettings, TierSetting
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.describing import memory_rows
 from kvgym.experiments.scenario_options import ScenarioOptions
-from kvgym.simulator.prefix.host_memory import HostMemory
+from kvgym.simulator.prefix.host_memory import HostMemory, Tier
 
 HARDWARE = load_hardware("roofline:model=llama3-8b,gpu=h100,tp=2")
 BYTES = 2 * 32 * 8 * 128 * 2  # keys and values of a token: layers, heads, size of a head, bytes
@@ -29,6 +29,22 @@ def test_a_store_is_read_by_the_worker_as_a_whole() -> None:
     assert memory.below.tokens == 10 * 2**30 // BYTES
     assert memory.below.load_time == memory.below.store_time == pytest.approx(BYTES / 4e9)
     assert memory.below.latency == 0.01
+
+
+def test_how_it_is_shared_and_written() -> None:
+    below = TierSettings(tokens=900, load_time=0.0, shared="all")
+    given = HostMemorySettings(
+        tokens=500, load_time=0.0, shared="host", workers_per_host=2, write="back", below=below
+    )
+    assert given.memory(None) == HostMemory(
+        500,
+        0.0,
+        0.0,
+        shared="host",
+        write="back",
+        below=Tier(900, 0.0, 0.0, shared="all"),
+        workers_per_host=2,
+    )
 
 
 def test_without_hardware_tokens_and_seconds() -> None:

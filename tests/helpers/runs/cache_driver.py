@@ -10,7 +10,8 @@ import numpy as np
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import as_records, records
 from kvgym.simulator.prefix import cache, plan
-from kvgym.simulator.prefix.cache import PrefixCache, empty_caches
+from kvgym.simulator.prefix.cache import PrefixCache
+from kvgym.simulator.prefix.empty import empty_caches
 from kvgym.simulator.prefix.host_memory import BELOW, TIER
 from kvgym.simulator.prefix.pins import begin_pin, make_room
 from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER

@@ -70,6 +70,8 @@ class Store:
         map_of_gpu.unit[:] = UNKNOWN
         map_of_gpu.waiting[:] = UNKNOWN
         made = empty_tiers(HostMemory(capacity, 0.0, 0.0), 1, np.zeros((1, contents), CONTENT), len(chains))
+        made["tier"]["owner"] = made["tier"].ctypes.data
+        self.kept = made  # by address
         prefix = as_records(np.zeros(len(chains), PREFIX))
         prefix.chain[:] = np.cumsum([0, *map(len, chains)])[:-1]
         self.run: Any = SimpleNamespace(
