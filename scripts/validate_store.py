@@ -11,7 +11,7 @@ prompts (8,832, 16,512, 20,160 and 71,168 tokens; at 100,000, the limit of the r
 that sessions share (half of 15,000 tokens of tools and instructions), and the users: 7 more come every 30 s
 while there is headroom. From the recipe are 93 to 97 % of each prompt from the turn before, and outputs of 100 to 500
 tokens. Assumed are 5 s from an answer to the next turn on average, 25 GB/s from the host for each GPU and 5 GB/s from
-the drive (the defaults), and a roofline of the GPUs, whose kernels have not been measured. Nothing is fitted: absolute
+the drive (the defaults), and a roofline of the GPUs, as no kernels are measured. Nothing is fitted: absolute
 times depend on all of this; what can be compared are signs, and the order of the three. With the usual shares of the
 data sheet the GPUs are three times as fast as the published figures say, so the same is computed with a third of them.
 

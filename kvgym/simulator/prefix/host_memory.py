@@ -182,7 +182,7 @@ class Tier:
         return "host_memory: below"
 
     def check_unit(self, unit: int) -> None:
-        """Check that it holds a unit of the prefix cache, of so many tokens.
+        """Check that it holds a unit of the prefix cache; ``unit`` are its tokens.
 
         Raises:
             ConfigError: it does not.
