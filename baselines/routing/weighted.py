@@ -14,7 +14,8 @@ including the new request. Then a batch of k takes
 - ``now = base + decode · min(n, M / w) + context · min(W, M)`` with the requests it has.
 
 The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares its
-length with the others: 0 very short, 1/2 average, 1 very long. With a prefix cache, k has h of the s tokens.
+length with the others: 0 very short, 1/2 average, 1 very long. With a prefix cache, k has h of the s tokens. Its other
+requests have b prompt tokens yet to prefill.
 
 :class:`TermWeights` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
 lengths.
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.named import numbers_named
-from kvgym.kernels import UNKNOWN, RouterView, first_open, hit_of, may_go, next_open
+from kvgym.kernels import UNKNOWN, RouterView, first_open, hit_of, may_go, next_open, prefill_backlog
 from kvgym.policies.hyperparameters import (
     weight,
     weights_of,
@@ -74,10 +75,14 @@ class TermWeights(CompiledRouter):
         "prefill · (s - h): the prefill time of the request")
     uncached_delay: float = weight(0.0, 0.05, -1.0, 5.0,
         "prefill · (s - h) · n: its delay of the worker's requests, which LMetric takes alone")
+    backlog: float = weight(0.0, 0.3, -5.0, 10.0,
+        "prefill · b: the prefill time of what is ahead of its prompt")
+    backlog_delay: float = weight(0.0, 0.05, -1.0, 5.0,
+        "prefill · b · n: the delay of the worker's requests by the prompts ahead")
     # fmt: on
 
     def params(self) -> NDArray[np.float64]:
-        """Return the weights, float64 (15,)."""
+        """Return the weights, float64 (17,)."""
         return np.array([getattr(self, w.name) for w in WEIGHTS], np.float64)
 
 
@@ -150,6 +155,9 @@ def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
             hit = hit_of(view, k)
             uncached = (p.uncached + p.uncached_delay * count) * (r.prompt_len - hit)
             score += problem.batch_prefill * (uncached - p.cached * hit)
+        if p.backlog != 0.0 or p.backlog_delay != 0.0:
+            ahead = problem.batch_prefill * prefill_backlog(view, k)
+            score += (p.backlog + p.backlog_delay * count) * ahead
         if score < least:
             best, least = k, score
         k = next_open(view, k)

@@ -23,6 +23,7 @@ def router_view(
     session: int = UNKNOWN,
     previous: int = UNKNOWN,
     hosts: Sequence[Sequence[int]] = (),
+    backlog: Sequence[int] = (),
     **request: Any,
 ) -> RouterView:
     """Return the view of a router that sends request 0 to one of the workers.
@@ -36,6 +37,7 @@ def router_view(
         session: of the request.
         previous: worker of the session's previous request.
         hosts: which units of the prompt the memory of each worker's host has; () = no such memory.
+        backlog: prompt tokens that the requests of each worker have yet to prefill; () = as in the tables.
         **request: other columns of the request.
     """
     count, length = len(workers), prompt // unit
@@ -59,5 +61,5 @@ def router_view(
     return RouterView(
         *tables, records(SLOT, count, 1), contents, np.zeros((count, 0)), below, chain, prefix,
         0.0, 0, 0, count, UNKNOWN, session, previous, np.zeros(0, np.uint8),
-        np.zeros(0, np.int64), 0.0, 0,
+        np.array(backlog, np.int64), 0.0, 0,
     )  # fmt: skip
