@@ -76,9 +76,9 @@ class TermWeights(CompiledRouter):
     uncached_delay: float = weight(0.0, 0.05, -1.0, 5.0,
         "prefill · (s - h) · n: its delay of the worker's requests, which LMetric takes alone")
     backlog: float = weight(0.0, 0.3, -5.0, 10.0,
-        "prefill · b: the prefill time of what is ahead of its prompt")
+        "prefill · b: the prefill time of the prompts ahead")
     backlog_delay: float = weight(0.0, 0.05, -1.0, 5.0,
-        "prefill · b · n: the delay of the worker's requests by the prompts ahead")
+        "prefill · b · n: their delay of the worker's requests")
     # fmt: on
 
     def params(self) -> NDArray[np.float64]:
