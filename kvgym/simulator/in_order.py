@@ -26,7 +26,7 @@ from kvgym.simulator.blocks import (
 )
 from kvgym.simulator.boundary import Run, cache_of
 from kvgym.simulator.prefix.cache import hold_left, share_up_to
-from kvgym.simulator.prefix.pins import make_room
+from kvgym.simulator.prefix.pins import begin_pin, end_pin, make_room
 from kvgym.simulator.tables import ACTIVE, EVICTING, UNKNOWN
 
 _TAKEN = -2
@@ -56,9 +56,14 @@ def hold_finished(run: Run) -> None:
 
 @jit
 def let_go(run: Run, i: int) -> None:
-    """End what :func:`hold_finished` has begun for one of them."""
+    """End what :func:`hold_finished` has begun for one of them; its pin has the units that it has entered since."""
+    c, until = cache_of(run), run.prefix[i].deadline
     count_finished(run, i, -1)
+    if until > 0.0:
+        end_pin(c, i)
     give_units(run, i)
+    if until > 0.0:
+        begin_pin(c, i, until)
 
 
 @jit

@@ -266,7 +266,7 @@ PREFIX = np.dtype(
         # Neighbours in the lists of CONTENT.waiting; the first also in the list of pins.
         ("before", "i4", (2,)),
         ("after", "i4", (2,)),
-        ("deadline", "f8"),  # s, when its pin ends
+        ("deadline", "f8"),  # s, when its pin ends; 0: it has none
     ],
     align=True,
 )

@@ -65,6 +65,7 @@ def end_pin(c: PrefixCache, i: int) -> None:
     else:
         c.prefix[after].before[0] = before
     pool.num_pins -= 1
+    p.deadline = 0.0
     last = c.units[c.held[p.held + p.left - 1]]
     if last.pin == i:
         last.pin = UNKNOWN

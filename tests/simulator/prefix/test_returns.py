@@ -12,6 +12,9 @@ from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import records
 from kvgym.errors import WorkloadError
+from kvgym.policies.contract.cache_invariants import check_cache
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import prepare_run
 from kvgym.simulator.prefix.returns import best_time, class_of
 from kvgym.simulator.prefix.rules import parse_rule
 from kvgym.simulator.system import System
@@ -102,6 +105,37 @@ def test_rules_by_hand(rule: str, hits: dict[str, Any], loop: str) -> None:
     assert result.requests["finish_time"].tolist() == [1, 2, 3, 6, 11, 21]
     found = {round(row["start_time"]): int(row["hit_tokens"]) for row in result.log if row["num_admitted"]}
     assert {"B": found[10], "A": found[20]} == hits
+
+
+def test_a_pin_has_the_units_that_are_entered_after_the_end():
+    """The decision is made ahead: the last unit of a finished request, full with its last token, is entered later."""
+    table = RequestTable.from_columns(
+        arrival_time=[0.0, 0.0, 9.0],
+        prompt_len=[4, 5, 20],
+        output_len=[5, 7, 1],
+        session_id=[0, 1, 2],
+        turn=[1, 1, 1],
+        hashes=BlockHashes.from_rows(
+            [[(text, j) for j in range(count)] for text, count in (("a", 4), ("b", 6), ("c", 10))],
+            np.array([8, 12, 20]),
+            2,
+        ),
+    )
+    system = System(
+        24,
+        UnitBatchTime(),
+        progress_on_evict="recompute",
+        block_size=2,
+        output_kv="next_iteration",
+        prefix_cache="scheduled",
+        cache_rule="fixed:user=inf",
+    )
+    simulation, _ = prepare_run(system, table, make_policy("vllm_v1", async_scheduling=True), compiled=False)
+    pinned = []
+    while not simulation.run(budget=1):
+        check_cache(simulation)
+        pinned.append(int((simulation.units[0]["pins"] > 0).sum()))
+    assert pinned[4:6] == [3, 4]  # at the end of the first request, and one batch later
 
 
 def test_rules_that_observe_turns_need_sessions():
