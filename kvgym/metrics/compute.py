@@ -103,17 +103,20 @@ from kvgym.metrics.catalogue import (
     LATENCIES,
     METRICS,
     SCALARS,
-    STANDARD_METRICS,
     Computed,
     metric_info,
     metric_names,
 )
-from kvgym.metrics.measured import Measured, ratio, scope_of
+from kvgym.metrics.measured import STATISTICS, Measured, ratio, scope_of
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained
 
 __all__ = ["WORKER_METRICS", "compute_metrics", "counted_requests", "worker_metrics"]
+
+
+_FAMILY_NAMES = {family: tuple(f"{family}_{s}" for s in STATISTICS) for family in LATENCIES}
+_FAMILY = {name: family for family, names in _FAMILY_NAMES.items() for name in names}
 
 
 @explained
@@ -135,11 +138,11 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
     for name in names:
         if name in found:
             continue
-        family = name.rpartition("_")[0]
         if name in SCALARS:
             found[name] = float(SCALARS[name].compute(run))
-        elif name in STANDARD_METRICS:
-            found |= {f"{family}_{s}": value for s, value in LATENCIES[family].compute(run).items()}
+        elif name in _FAMILY:
+            family = _FAMILY[name]
+            found.update(zip(_FAMILY_NAMES[family], LATENCIES[family].compute(run).values(), strict=True))
         else:
             metric_info(name)  # an error if there is none of the name
             found[name] = METRICS[name].value(result)

@@ -67,6 +67,8 @@ def client_means(table: RequestTable, values: NDArray[np.float64], counted: Any)
 
 def jain_index(rates: NDArray[np.float64]) -> float:
     """Return Jain's index of rates, NaN if there are none: (Σx)² / (n Σx²), 1 = equal."""
+    if not len(rates):
+        return float("nan")
     squares = len(rates) * float((rates**2).sum())
     return float(rates.sum()) ** 2 / squares if squares > 0 else float("nan")
 

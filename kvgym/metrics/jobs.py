@@ -36,6 +36,9 @@ class Jobs:
     chosen: NDArray[np.int64]
 
 
+_NO_JOBS = Jobs(np.zeros(0), np.zeros(0), math.nan, math.nan, np.zeros(0, np.int64))
+
+
 def jobs_of(
     table: RequestTable,
     numbers: NDArray[np.int64] | None,
@@ -55,7 +58,7 @@ def jobs_of(
         end: end of the run, seconds.
     """
     if numbers is None or len(table) == 0:
-        return Jobs(np.zeros(0), np.zeros(0), math.nan, math.nan, np.zeros(0, np.int64))
+        return _NO_JOBS
     ids, first, job = np.unique(numbers, return_index=True, return_inverse=True)
     over = ~np.isin(ids, to_come)
     over[job[records["status"] != FINISHED]] = False

@@ -17,6 +17,7 @@ from kvgym.metrics.jobs import Jobs, jobs_of, spans_alone
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 
+NONE = np.zeros(0)
 _PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", *_PERCENTILES, "max")
 
@@ -50,9 +51,14 @@ class Scope:
 
 def scope_of(result: SimulationResult) -> Scope:
     """Return the data that metrics of a run are computed from."""
+    return _scope(result, _span(result, result.requests["status"] == FINISHED)[1])
+
+
+def _scope(result: SimulationResult, span: float) -> Scope:
+    """Return the scope of a run of ``span`` seconds."""
     r, window = result.requests, result.window
     if window is None:
-        span, longest = _span(result)[1], float(r["max_token_gap"].max(initial=0.0))
+        longest = float(r["max_token_gap"].max(initial=0.0))
         spans = [span] * len(result.worker)
         return Scope(
             result.worker, span, span, spans, True, True, result.gap_counts, result.gap_sums, longest
@@ -93,6 +99,7 @@ class Measured:
         table: its requests.
         scope: the run, or its window.
         capacities: usable KV capacity of each worker, tokens.
+        capacity: their sum.
         end: end of the run, seconds.
         makespan: time from the first arrival to the end, seconds.
         finished: requests that have finished, bool (n,).
@@ -107,11 +114,12 @@ class Measured:
 
     def __init__(self, result: SimulationResult) -> None:
         self.result, self.records, self.table = result, result.requests, result.table
-        self.scope = scope_of(result)
         self.capacities = result.system.usable_capacities
-        self.end, self.makespan = _span(result)
+        self.capacity = self.capacities.sum()
         arrival, start = self.table.arrival_time, self.records["start_time"]
         self.finished = self.records["status"] == FINISHED
+        self.end, self.makespan = _span(result, self.finished)
+        self.scope = _scope(result, self.makespan)
         self.done, self.left = self.finished & self.scope.counted, self.finished & self.scope.left
         self.arrived, self.begun = arrival <= self.end, ~np.isnan(start)
         self.e2e = self.records["finish_time"] - arrival
@@ -120,15 +128,23 @@ class Measured:
 
     def total(self, name: str) -> Any:
         """Return the sum of a total over the workers."""
-        return np.add.reduce(self.scope.worker[name])
+        column = self.scope.worker[name]
+        return column[0] if len(column) == 1 else np.add.reduce(column)
+
+    @staticmethod
+    def count(requests: NDArray[np.bool_]) -> float:
+        """Return how many of the requests are marked."""
+        return float(np.count_nonzero(requests))
 
     def share_of_memory(self, time: str) -> float:
         """Return a total in token-seconds as a time average, as a share of the capacity."""
-        return ratio(self.total(time), self.capacities.sum() * self.scope.counting)
+        return ratio(self.total(time), self.capacity * self.scope.counting)
 
     def tpot(self) -> NDArray[np.float64]:
         """Return the seconds per output token of the requests in ``done`` that have gaps, (k,)."""
-        return np.asarray(tpot_of(self.result)[self.done & (gaps_of(self.result) > 0)])
+        r, gaps = self.records, gaps_of(self.result)
+        chosen = self.done & (gaps > 0)
+        return np.asarray((r["finish_time"] - r["first_token_time"])[chosen] / gaps[chosen])
 
     @cached_property
     def jobs(self) -> Jobs:
@@ -150,11 +166,15 @@ class Measured:
 
     def job_statistics(self, figure: Any) -> dict[str, float]:
         """Return the :data:`STATISTICS` of a function of makespans and seconds alone of jobs; NaN if none is known."""
+        if self.table.job_id is None:
+            return statistics(NONE)
         spans = self.job_spans
         return statistics(figure(self.whole_jobs.completion, spans)[~np.isnan(spans)])
 
     def job_fairness(self) -> float:
         """Return Jain's index of the slowdowns of jobs."""
+        if self.table.job_id is None:
+            return math.nan
         return jain_index(self.whole_jobs.completion / self.job_spans)
 
     def _jobs(self, numbers: NDArray[np.int64] | None, to_come: NDArray[np.int64]) -> Jobs:
@@ -186,12 +206,18 @@ class Measured:
 
     def attained(self, kind: str) -> float:
         """Return the share of the requests with a target of a kind, such as ``"ttft"``, that met it."""
+        if getattr(self.table, f"{kind}_slo") is None:
+            return math.nan
         met, having = met_slo(self.result, kind)
         return ratio((met & self.scope.counted).sum(), (having & self.arrived & self.scope.counted).sum())
 
     def good(self, requests: Any) -> float:
         """Return how many of some requests, bool (n,) or True, met all of their targets; NaN if none has any."""
-        return float((slo_met(self.result) & requests).sum()) if has_targets(self.table) else math.nan
+        return self.count(self._met & requests) if has_targets(self.table) else math.nan
+
+    @cached_property
+    def _met(self) -> NDArray[np.bool_]:
+        return slo_met(self.result)
 
     def transfer_wait(self) -> float:
         """Return the mean seconds by which sharing links has prolonged the transfers of a finished request."""
@@ -205,10 +231,13 @@ class Measured:
 
     def max_wait(self) -> float:
         """Return the longest time from arrival to the first admission, or to the end without one."""
+        longest = float(self.waited.max(initial=0.0))
+        if self.begun.all():
+            return longest
         arrival, status = self.table.arrival_time, self.records["status"]
         never = np.flatnonzero(self.scope.counted & ~self.begun & ((status == FUTURE) | (status == WAITING)))
         here = arrival[never[arrival[never] <= self.end]]
-        return float(max(self.waited.max(initial=0.0), (self.end - here).max(initial=0.0)))
+        return float(max(longest, (self.end - here).max(initial=0.0)))
 
     def mean_of_turns(self, values: NDArray[np.float64], *, first: bool) -> float:
         """Return the mean of values (n,) over the first or the later turns of sessions; NaN without sessions."""
@@ -226,11 +255,11 @@ class Measured:
         return float(self.total(name)) if self.result.system.speculation is not None else math.nan
 
 
-def _span(result: SimulationResult) -> tuple[float, float]:
+def _span(result: SimulationResult, finished: NDArray[np.bool_]) -> tuple[float, float]:
     """Return the end of the run and the time since the first arrival, seconds."""
     arrival, r = result.table.arrival_time, result.requests
     start = float(arrival[0]) if len(arrival) else 0.0
-    if result.completed and len(r) and (r["status"] == FINISHED).all():
+    if result.completed and len(r) and finished.all():
         end = float(r["finish_time"].max())
     elif result.completed and len(r) and result.fleet is not None:  # the last one may have ended otherwise
         end = result.fleet.end
@@ -263,32 +292,32 @@ def statistics(values: NDArray[np.float64]) -> dict[str, float]:
     last, mean = len(values) - 1, np.add.reduce(values) / len(values)
     squares = values - mean
     squares *= squares
-    figures = {"mean": float(mean), "std": float(np.sqrt(np.add.reduce(squares) / len(values)))}
+    figures = {"mean": float(mean), "std": math.sqrt(np.add.reduce(squares) / len(values))}
     values.sort()  # a copy of a million numbers takes as long as sorting them
     for name, share in _PERCENTILES.items():  # between the two nearest ranks
         below = int(share * last)
-        low, high = float(values[below]), float(values[min(below + 1, last)])
+        low, high = values.item(below), values.item(min(below + 1, last))
         figures[name] = low + (high - low) * (share * last - below)
-    figures["max"] = float(values[last])
+    figures["max"] = values.item(last)
     return figures
 
 
 def gap_statistics(scope: Scope) -> dict[str, float]:
     """Return the :data:`STATISTICS` of token gaps from their histogram; a bin stands for the mean of its gaps."""
-    used = np.flatnonzero(scope.gap_counts)  # few bins of many
+    (used,) = scope.gap_counts.nonzero()  # few bins of many
     counts, sums = scope.gap_counts[used], scope.gap_sums[used]
     if not len(counts):
         return dict.fromkeys(STATISTICS, math.nan)
-    cumulative, means = np.cumsum(counts), sums / counts
-    total = int(cumulative[-1])
+    cumulative, means = counts.cumsum(), sums / counts
+    total = cumulative.item(-1)
     mean = np.add.reduce(sums) / total
     figures = {
         "mean": float(mean),
-        "std": float(np.sqrt(np.add.reduce(counts * (means - mean) ** 2) / total)),
+        "std": math.sqrt(np.add.reduce(counts * (means - mean) ** 2) / total),
     }
     ranks = [q * (total - 1) for q in _PERCENTILES.values()]
     nearest = [end for rank in ranks for end in (math.floor(rank), math.ceil(rank))]
-    places = iter(means[np.searchsorted(cumulative, nearest, side="right")].tolist())
+    places = iter(means[cumulative.searchsorted(nearest, side="right")].tolist())
     for name, rank, low, high in zip(_PERCENTILES, ranks, places, places, strict=True):
         share = rank - math.floor(rank)  # between the two nearest ranks
         figures[name] = (1 - share) * low + share * high
