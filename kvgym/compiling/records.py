@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 from typing import Any
@@ -29,6 +30,8 @@ def sparse_zeros(shape: tuple[int, ...], dtype: Any, least: int = HUGE) -> NDArr
     """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
+    if size == 0:
+        return _empty(shape, kind)
     if size < least:
         return np.zeros(shape, kind)
     try:
@@ -38,6 +41,12 @@ def sparse_zeros(shape: tuple[int, ...], dtype: Any, least: int = HUGE) -> NDArr
             f"Unable to allocate {size / 2**30:,.1f} GiB for a table of shape {shape}"
         ) from None
     return np.frombuffer(mapped, kind).reshape(shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _empty(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return a table without elements, the same one each time: most tables of a run are empty."""
+    return np.zeros(shape, kind)
 
 
 def as_records(table: np.ndarray) -> np.ndarray:

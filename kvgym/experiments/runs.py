@@ -125,6 +125,7 @@ class Player:
         self._scenarios: OrderedDict[str, tuple[System, Workload]] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int], RequestTable] = OrderedDict()
         self._requests = 0  # of the cached tables
+        self._named: tuple[Scenario, str] | None = None  # the last scenario, and what it is cached by
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the caches, and with the registered metrics, which other processes may not have.
@@ -138,7 +139,8 @@ class Player:
                     f"metric {shown(metric.name)} is defined inside a function, so other processes do not have it; "
                     "define it at the top of a module, or use jobs = 1"
                 )
-        return {**vars(self), "_scenarios": OrderedDict(), "_tables": OrderedDict(), "_requests": 0}
+        empty = {"_scenarios": OrderedDict(), "_tables": OrderedDict(), "_requests": 0, "_named": None}
+        return {**vars(self), **empty}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle, and register the metrics."""
@@ -161,7 +163,12 @@ class Player:
         return system, self._sampled(name, scenario, workload, seed, system)
 
     def _made(self, scenario: Scenario) -> tuple[str, System, Workload]:
-        name = scenario.model_dump_json(exclude={"name", "summary", "policies", "seeds"})
+        if (
+            self._named is None or self._named[0] is not scenario
+        ):  # describing one takes as long as a small run
+            described = scenario.model_dump_json(exclude={"name", "summary", "policies", "seeds"})
+            self._named = scenario, described
+        name = self._named[1]
         found = self._scenarios.pop(name, None)
         if found is None:
             found = scenario.make_system(), scenario.make_workload()

@@ -39,6 +39,7 @@ from kvgym.simulator.tables import (
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.checks import check_flag, check_one_of, real_number, whole_number
 from kvgym.utils.user_code import calling
+from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
@@ -288,7 +289,7 @@ class System:
         """Tokens of a unit of the prefix cache; 0 without one."""
         return 0 if self.prefix_cache == "off" else self.prefix_block or self.block_size
 
-    @property
+    @cached_property
     def rule(self) -> CacheRule:
         """The cache rule, without the values of its options."""
         return parse_rule(self.cache_rule)[0]
@@ -390,9 +391,8 @@ class System:
             output_len = table.output_len if whole else np.minimum(table.output_len, 1)
             output_len = output_len - self.unwritten_tokens + drafts
             peak = table.prompt_len + output_len
-            too_long = peak > usable
-            if too_long.any():
-                i = int(np.argmax(peak))
+            if peak.max(initial=0) > usable:
+                too_long, i = peak > usable, int(np.argmax(peak))
                 blocks = f" in blocks of {self.block_size}" if self.block_size > 1 else ""
                 raise WorkloadError(
                     f"{int(too_long.sum())} of {len(table)} requests can never be served: prompt + output exceeds "
@@ -432,7 +432,8 @@ class System:
 
     def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:
         """Return the settings of a run in the simulator's layout, dtype PROBLEM, shape (number of workers,)."""
-        problem = self._settings.copy()
+        settings = self._settings
+        problem = words(settings).copy().view(settings.dtype).reshape(settings.shape)
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         problem["num_requests"] = len(table)
         problem["stall_limit"] = self.stall_limit or 10_000 + 20 * longest

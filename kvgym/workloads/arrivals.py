@@ -7,6 +7,7 @@ sample of n, and scaling the rate stretches the same realisation. Those with a r
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -21,6 +22,14 @@ from kvgym.workloads.classes import KnownRates, RateProfile
 
 Times = NDArray[np.float64]
 Rate = Annotated[float, Field(gt=0)]
+Start = Callable[[], np.random.Generator]
+
+
+@functools.lru_cache(maxsize=64)
+def _steady(rate: float) -> KnownRates:
+    """Return the rates of a process with ``rate`` arrivals per second all the time."""
+    profile = RateProfile((0.0,), (rate,))
+    return KnownRates(profile, profile)
 
 
 class ArrivalProcess(Spec):
@@ -71,18 +80,18 @@ class ArrivalProcess(Spec):
         """How the rate changes over time; None if it is constant or unknown in advance."""
         return None
 
-    def known_rates(self, rng: np.random.Generator, horizon: float) -> KnownRates | None:
+    def known_rates(self, start: Start, horizon: float) -> KnownRates | None:
         """Return the rates of the sample that an equal generator draws; None if no rate function describes it.
 
         Args:
-            rng: a generator as given to :meth:`sample`.
+            start: makes a generator as given to :meth:`sample`.
             horizon: last arrival of the sample, seconds.
         """
         profile = self.profile
         if profile is None:
             if not 0 < self.mean_rate < math.inf:
                 return None
-            profile = RateProfile((0.0,), (self.mean_rate,))
+            return _steady(self.mean_rate)
         return KnownRates(profile, profile)
 
     def _gaps(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -257,7 +266,7 @@ class TimestampArrivals(ArrivalProcess):
         times = np.asarray(self.times, np.float64) / self.rate_scale
         return times[times < duration]
 
-    def known_rates(self, rng: np.random.Generator, horizon: float) -> None:
+    def known_rates(self, start: Start, horizon: float) -> None:
         """Return None: the times were recorded."""
 
     def scaled(self, factor: float) -> TimestampArrivals:

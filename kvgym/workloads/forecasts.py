@@ -222,3 +222,19 @@ def extra_tables(table: Any, needs: frozenset[str], always: bool = False) -> dic
         if table.predicted_output_len is not None:
             hidden["renewed_len"] = table.predicted_output_len
     return {"extras": blank, "hidden_extras": hidden, "renewals": renewals}
+
+
+def check_forecasts(forecasts: Any, n: int) -> None:
+    """Check that forecasts fit ``n`` requests.
+
+    Raises:
+        WorkloadError: they are something else, or of another number.
+    """
+    if forecasts is None:
+        return
+    if not isinstance(forecasts, Forecasts):
+        raise WorkloadError(
+            f"forecasts = {shown(forecasts)}; expected Forecasts, e.g. by Forecasts.from_rows"
+        )
+    if len(forecasts) != n:
+        raise WorkloadError(f"forecasts have {len(forecasts):,} rows; expected {n:,} like prompt_len")

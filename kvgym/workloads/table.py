@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.errors import WorkloadError, shown
 from kvgym.utils.checks import as_array, real_number
 from kvgym.workloads.classes import ClassStatistics, KnownRates
-from kvgym.workloads.forecasts import Forecasts
+from kvgym.workloads.forecasts import Forecasts, check_forecasts
 from kvgym.workloads.graphs import Parents, check_jobs, checked_parents
 from kvgym.workloads.hashes import BlockHashes, Chains
 from kvgym.workloads.layout import FEATURE_COLUMNS, UNKNOWN, WORKLOAD, words
@@ -148,8 +147,7 @@ class RequestTable:
         rates: KnownRates | None,
     ) -> RequestTable:
         """Build a table from new columns (None drops one) and the remaining ones of another table."""
-        unknown = sorted(set(columns) - {*_COLUMNS, *_RAGGED})
-        if unknown:
+        if unknown := sorted(columns.keys() - _KNOWN):
             raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(_COLUMNS)}")
         merged = {**checked, **columns}
         missing = [n for n in _COLUMNS[:3] if merged.get(n) is None]
@@ -169,7 +167,7 @@ class RequestTable:
             hashes = hashes.cut(_common_tokens(checked["prompt_len"], **arrays))
         _check_hashes(hashes, **arrays)
         forecasts: Any = merged.get("forecasts")
-        _check_forecasts(forecasts, n)
+        check_forecasts(forecasts, n)
         times = arrays["arrival_time"]
         parents = checked_parents(merged.get("parents"), arrays.get("session_id"), times)
         if (times[1:] < times[:-1]).any():
@@ -313,8 +311,16 @@ class RequestTable:
 
     def with_rates(self, rates: KnownRates | None) -> RequestTable:
         """Return the table with other rates."""
-        table = copy.copy(self)
-        vars(table)["rates"] = rates
+        return self._changed(rates=rates)
+
+    def with_exact_predictions(self) -> RequestTable:
+        """Return the table with the true output lengths as predictions."""
+        return self._changed(predicted_output_len=self.output_len)
+
+    def _changed(self, **values: Any) -> RequestTable:
+        """Return the table with other values, which are not checked."""
+        table = object.__new__(RequestTable)
+        vars(table).update(vars(self), **values)
         return table
 
     def chains(self, unit: int) -> Chains | None:
@@ -348,6 +354,10 @@ class RequestTable:
 
 
 _COLUMNS = tuple(f.name for f in fields(RequestTable) if f.name not in _ABOUT)
+_KNOWN = frozenset((*_COLUMNS, *_RAGGED))
+
+
+_LARGEST = np.finfo(np.float64).max
 
 
 def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
@@ -356,8 +366,11 @@ def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     real = times or name in FEATURE_COLUMNS
     from_zero = dict.fromkeys(("class_id", "client_id", "session_id", "gap_kind", "job_id"), 0)
     least = {"priority": -(2**31), **from_zero}.get(name, 1)
-    if not real and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
-        return raw.copy()  # valid without a check of every number
+    if raw.size and raw.dtype == (np.float64 if real else np.int64):
+        low = least if not real else 0.0 if times else -_LARGEST
+        high = 2**31 - 1 if not real else np.inf if name.endswith("_slo") else _LARGEST
+        if low <= raw.min() and raw.max() <= high:  # NaN is in no range
+            return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)
     if times:
         bad = (
@@ -398,18 +411,6 @@ def _check_hashes(
             f"hashes, row {row}: cover {hashes.chain_tokens[row]} tokens; expected at most prompt_len + output_len = "
             f"{prompt_len[row] + output_len[row]}"
         )
-
-
-def _check_forecasts(forecasts: Any, n: int) -> None:
-    """Check that forecasts fit the requests."""
-    if forecasts is None:
-        return
-    if not isinstance(forecasts, Forecasts):
-        raise WorkloadError(
-            f"forecasts = {shown(forecasts)}; expected Forecasts, e.g. by Forecasts.from_rows"
-        )
-    if len(forecasts) != n:
-        raise WorkloadError(f"forecasts have {len(forecasts):,} rows; expected {n:,} like prompt_len")
 
 
 def _check_sessions(columns: Mapping[str, NDArray[Any]]) -> None:

@@ -21,6 +21,7 @@ from kvgym.workloads.arrivals import (
     PoissonArrivals,
     Rate,
     SlottedArrivals,
+    Start,
     Times,
     TimestampArrivals,
 )
@@ -308,13 +309,13 @@ class BurstyArrivals(ArrivalProcess):
         """Return this process at ``factor`` times the rate, with the same bursts."""
         return self.model_copy(update={"base": self.base.scaled(factor)})
 
-    def known_rates(self, rng: np.random.Generator, horizon: float) -> KnownRates | None:
+    def known_rates(self, start: Start, horizon: float) -> KnownRates | None:
         """Return the mean rates, and those with the bursts of the sample."""
-        known = super().known_rates(rng, horizon)
-        base = self.base.known_rates(rng, horizon)
+        known = super().known_rates(start, horizon)
+        base = self.base.known_rates(start, horizon)
         assert known is not None
         assert base is not None
-        knots, factors = self._pieces(rng.spawn(1)[0], lambda knots, _: bool(knots[-1] >= horizon))
+        knots, factors = self._pieces(start().spawn(1)[0], lambda knots, _: bool(knots[-1] >= horizon))
         plain, period = np.asarray(base.mean.times), base.mean.period
         if period is not None:
             cycles = np.arange(max(1, math.ceil(horizon / period))) * period

@@ -18,7 +18,7 @@ from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
 from kvgym.workloads.mixtures import MixedLengths
-from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
+from kvgym.workloads.predictions import ClassPrediction, Predictor
 from kvgym.workloads.presets import PRESETS
 from kvgym.workloads.spec import RequestClass, TraceLengths, WorkloadSpec
 from kvgym.workloads.table import RequestTable
@@ -175,12 +175,16 @@ class Workload:
         if given:
             table = table.replace(**given)
         if spec.arrivals is not None and len(table):
-            rng, last = substream(seed, "arrivals"), float(table.arrival_time[-1])
-            table = table.with_rates(spec.arrivals.known_rates(rng, last))
+            last = float(table.arrival_time[-1])
+            table = table.with_rates(spec.arrivals.known_rates(lambda: substream(seed, "arrivals"), last))
         if spec.clients is not None:
             table = self._with_clients(table, seed)
-        predictor = self._predictor(table)
-        return table if predictor is None else predictor.apply(table, substream(seed, "predictions"))
+        if spec.predictions is not None:
+            return self._predictor(spec.predictions).apply(table, substream(seed, "predictions"))
+        predicted = (table.predicted_output_len, table.predicted_low, table.forecasts)
+        if any(given is not None for given in predicted):
+            return table  # of a trace
+        return table.with_exact_predictions()
 
     def provenance(self) -> dict[str, Any]:
         """Return the data that reproduce the workload: its description, and the trace's path, format and SHA-256."""
@@ -266,7 +270,7 @@ class Workload:
         prompt_rng, output_rng = substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _OUTPUT)
         if isinstance(source, PairDistribution):
             prompt, output = source.sample(n, prompt_rng, output_rng)
-            if isinstance(source, MixedLengths):
+            if isinstance(source, MixedLengths) and source.kinds[0].features:
                 kinds_rng, own_rng = (substream(seed, "lengths", part) for part in (_PROMPT, _FEATURES))
                 features = source.sample_features(n, kinds_rng, own_rng)
         elif isinstance(source, TraceLengths):
@@ -320,13 +324,8 @@ class Workload:
             client_id = np.where(own >= 0, own, client_id)
         return table.replace(client_id=client_id)
 
-    def _predictor(self, table: RequestTable) -> Predictor | None:
-        """Return the predictor, None to keep the predictions of a trace."""
-        predictor = self.spec.predictions
-        if predictor is None:
-            predicted = (table.predicted_output_len, table.predicted_low, table.forecasts)
-            recorded = any(given is not None for given in predicted)
-            return None if recorded else ExactPrediction()
+    def _predictor(self, predictor: Predictor) -> Predictor:
+        """Return the predictor, of classes with the lengths of the workload's."""
         if isinstance(predictor, ClassPrediction) and predictor.lengths is None and self.spec.classes:
             outputs = [c.output for c in self.spec.classes]
             if predictor.statistic == "mean" and all(outputs):

@@ -241,7 +241,7 @@ def test_bursts_multiply_the_rate_while_they_last():
     process = BurstyArrivals(base=PoissonArrivals(rate=20.0), bursts=bursts)
     assert process.mean_rate == pytest.approx(20 * (1 + 2 * 10 / 50))
     times = process.sample_until(5000.0, rng(7))
-    known = process.known_rates(rng(7), 5000.0)
+    known = process.known_rates(lambda: rng(7), 5000.0)
     assert known is not None
     assert known.mean.rates == (process.mean_rate,)
     edges = np.append(known.drawn.times, 5000.0)
@@ -255,7 +255,7 @@ def test_bursts_multiply_the_rate_while_they_last():
 
 def test_bursts_stay_where_they_are_at_another_rate():
     process = BurstyArrivals(base=SinusoidArrivals(rate=4.0, period=20.0), bursts=BURSTS)
-    slow, fast = process.known_rates(rng(1), 200.0), process.scaled(2.0).known_rates(rng(1), 200.0)
+    slow, fast = (p.known_rates(lambda: rng(1), 200.0) for p in (process, process.scaled(2.0)))
     assert slow is not None
     assert fast is not None
     assert fast.drawn.times == slow.drawn.times

@@ -119,12 +119,20 @@ def filled_bins(gap_counts: NDArray[np.int64], gap_sums: NDArray[np.float64], *,
         gap_sums: their sums in seconds.
         given_up: whether the histogram will not be used again; it is then emptied for :func:`empty_histogram`.
     """
-    filled = np.flatnonzero(gap_counts > 0)  # several times as fast as of numbers
+    filled = _filled(gap_counts)
     found = gap_counts[filled], gap_sums[filled]
     if given_up and len(gap_counts) == GAP_BINS and len(_SPARE) < _MOST_SPARE:
         gap_counts[filled], gap_sums[filled] = 0, 0.0
         _SPARE.append((gap_counts, gap_sums))
     return found
+
+
+def _filled(gap_counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of the bins of a dense histogram that hold gaps; most octaves have none."""
+    rows = gap_counts.reshape(GAP_OCTAVES, -1)
+    (octaves,) = rows.max(axis=1).nonzero()
+    octave, place = (rows[octaves] > 0).nonzero()  # several times as fast as of numbers
+    return np.asarray(octaves[octave] * rows.shape[1] + place)
 
 
 def used_bins(
