@@ -401,8 +401,12 @@ class Episodes(Arrays):
 
     # ------------------------------------------------------------ results
 
-    def result(self, index: int) -> SimulationResult:
-        """Return the records of the current episode of an environment; the arrays are copies.
+    def result(self, index: int, *, copied: bool = True) -> SimulationResult:
+        """Return the records of the current episode of an environment.
+
+        Args:
+            index: the environment.
+            copied: whether the arrays are copies; otherwise they change with the next step.
 
         Raises:
             gymnasium.error.ResetNeeded: there is none yet.
@@ -413,12 +417,16 @@ class Episodes(Arrays):
         arrived = arrived_table(self.system, slot.table, block["tracker"], block["turns"], block["workload"])
         requests = block["requests"][: len(arrived["table"])]
         gap_counts, gap_sums = used_bins(block["gap_counts"], block["gap_sums"])
+        num_active = block["workers"]["num_active"]
+        copied = copied or bool(
+            num_active.any()
+        )  # the records of active requests are completed from their slots
         return SimulationResult(
             policy=_Agent(),
             system=self.system,
             **arrived,
-            requests=final_records(requests, block["active"][None], block["workers"]["num_active"]),
-            worker=copy_of(block["workers"]),
+            requests=final_records(requests, block["active"][None], num_active, copied=copied),
+            worker=copy_of(block["workers"]) if copied else block["workers"],
             log=None,
             gap_counts=gap_counts,
             gap_sums=gap_sums,
@@ -427,7 +435,7 @@ class Episodes(Arrays):
 
     def metrics(self, index: int) -> NDArray[np.float64]:
         """Return the metrics of the current episode, float64, in the order of ``STANDARD_METRICS``."""
-        return np.array(list(compute_metrics(self.result(index), STANDARD_METRICS).values()))
+        return np.array(list(compute_metrics(self.result(index, copied=False), STANDARD_METRICS).values()))
 
 
 __all__ = [

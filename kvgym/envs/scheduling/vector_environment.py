@@ -21,7 +21,7 @@ from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, E
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics.catalogue import STANDARD_METRICS
-from kvgym.utils.checks import as_array, check_parts, check_seed, whole_number
+from kvgym.utils.checks import as_array, check_array, check_parts, check_seed, whole_number
 from kvgym.workloads.table import RequestTable
 
 OWN = ("_generators", "action_space", "spec")
@@ -47,6 +47,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             Worthwhile with hundreds of environments and a free core for each thread, because the parts are
             distributed at every step. Resets, metrics and :attr:`EnvConfig.reward_reference` run in the calling
             thread.
+        stagger: steps over which the ends of the first episodes after a reset are spread, so that later ones do not
+            come together: the first episode of environment i is truncated after (i + 1) / N of them; 0 = it is not.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
 
     Per-step information: the arrays of the scalar environment's info with a leading axis, and ``_key``
@@ -67,6 +69,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         compiled: bool = True,
         group_size: int = 1,
         num_threads: int = 1,
+        stagger: int = 0,
         **arguments: Any,
     ) -> None:
         num_envs = whole_number(num_envs, "num_envs", "a whole number ≥ 1")
@@ -81,6 +84,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.group_size = whole_number(group_size, "group_size", "a whole number ≥ 1")
         if num_envs % self.group_size:
             raise ConfigError(f"group_size = {group_size} does not divide num_envs = {num_envs}")
+        self.stagger = whole_number(stagger, "stagger", "a number of steps ≥ 0", 0)
         self.num_envs = num_envs
         self.num_threads = num_threads
         self.render_mode = None
@@ -110,6 +114,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self._started = False
         self._ended = np.ones(num_envs, bool)
         self._steps = np.zeros(num_envs, np.int64)
+        self._limit = np.iinfo(np.int64).max if self.max_episode_steps is None else self.max_episode_steps
+        self._limits = np.full(num_envs, self._limit)
+        groups = np.arange(num_envs) // self.group_size + 1
+        self._first_limits = -(-groups * self.stagger // groups[-1])
 
     def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
         """Create the configuration, the episodes and the spaces of one environment."""
@@ -175,6 +183,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 np.flatnonzero(mask), None if fixed is None else self._seeds_of(fixed, "workload_seed")
             )
             self._ended[mask] = False
+            if self.stagger:
+                self._limits[mask] = np.minimum(self._limit, self._first_limits)[mask]
             return self._observation(), self._only(self._info(), mask)
 
     def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_]) -> None:
@@ -211,6 +221,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.episodes.todo[indices] = START
         self.episodes.run()
         self._steps[indices] = 0
+        self._limits[indices] = self._limit
 
     # ------------------------------------------------------------ stepping
 
@@ -253,8 +264,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             if any_restarts:
                 rewards[restarting] = 0.0
                 terminated[restarting] = truncated[restarting] = False
-            if self.max_episode_steps is not None:
-                truncated |= self._steps >= self.max_episode_steps
+            if self.max_episode_steps is not None or self.stagger:
+                truncated |= self._steps >= self._limits
             ended = terminated | truncated
             info = self._info(ended=ended)
             if mode == AutoresetMode.SAME_STEP and np.count_nonzero(ended):
@@ -341,6 +352,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 self._restore(i, state)
                 self._generators[i].bit_generator.state = state.generator
                 self._ended[i], self._steps[i] = state.ended, state.steps
+            self._limits[:] = self._limit
             self._started = True
             return self._observation(), self._info()
 
@@ -406,10 +418,12 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 "compiled": self.episodes.compiled,
                 "group_size": self.group_size,
                 "num_threads": self.num_threads,
+                **({"stagger": self.stagger} if self.stagger else {}),
                 **self.config.model_dump(),
             },
             "own": {name: getattr(self, name) for name in OWN},
             "states": states,
+            **({"limits": self._limits.copy()} if self.stagger else {}),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -418,13 +432,15 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             ConfigError: the pickled state is damaged.
         """
-        check_parts(
-            state, {"arguments": dict, "own": dict, "states": (tuple, type(None))}, "the saved environment"
-        )
+        parts = {"arguments": dict, "own": dict, "states": (tuple, type(None))}
+        limits = {"limits": np.ndarray} if isinstance(state, dict) and "limits" in state else {}
+        check_parts(state, {**parts, **limits}, "the saved environment")
         self.__init__(**state["arguments"])  # type: ignore[misc]
         take_own(self, state["own"], OWN)
         if state["states"] is not None:
             self.set_state(state["states"])
+        if limits:
+            self._limits[:] = check_array(state["limits"], self._limits, "limits of the saved environment")
 
     def close_extras(self, **kwargs: Any) -> None:
         """Free the memory of all environments. Saved states and returned arrays stay valid."""

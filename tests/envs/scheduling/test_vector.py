@@ -331,3 +331,28 @@ def test_memory_does_not_grow(small):
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 60_000
+
+
+def test_staggered_first_episodes_end_one_after_another_and_are_the_same_until_then(small, equal):
+    plain = ServingVectorEnv(4, group_size=2, **small)
+    envs = ServingVectorEnv(
+        4, group_size=2, stagger=5, **small
+    )  # groups end after 2.5 and 5 steps, rounded up
+    assert equal(plain.reset(seed=3), envs.reset(seed=3))
+    act = np.array([1, 0, 1, 1])
+    for step in range(1, 6):
+        wanted, found = plain.step(act), envs.step(act)
+        running = np.array([step <= 3, step <= 3, True, True])
+        assert not wanted[3].any()
+        for k in (0, 1, 2):
+            np.testing.assert_array_equal(wanted[k][running], found[k][running])
+        assert found[3].tolist() == [step == 3] * 2 + [step == 5] * 2
+        if step == 2:
+            again = pickle.loads(pickle.dumps(envs))
+    assert [again.step(act)[3].tolist() for _ in range(3)][::2] == [
+        [True] * 2 + [False] * 2,
+        [False] * 2 + [True] * 2,
+    ]
+    envs.reset(seed=3)
+    envs.set_state(plain.get_state())  # restored episodes are not cut
+    assert not any(envs.step(act)[3].any() for _ in range(6))
