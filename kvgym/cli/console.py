@@ -299,7 +299,7 @@ def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -
 
 
 def metrics_table(metrics: Mapping[str, float]) -> ResultTable:
-    """Return a table of one run's metrics: latencies by statistic, then the others."""
+    """Return a table of those metrics that one run has: latencies by statistic, then the others."""
     from kvgym.metrics.catalogue import LATENCIES, METRICS, SCALARS
     from kvgym.metrics.measured import STATISTICS
 
@@ -307,11 +307,12 @@ def metrics_table(metrics: Mapping[str, float]) -> ResultTable:
     table.column("seconds", words=True)
     for statistic in STATISTICS:
         table.column(statistic)
-    for family in LATENCIES:
+    for family in (f for f in LATENCIES if f"{f}_mean" in metrics):
         table.row(family, *(number(metrics[f"{family}_{s}"]) for s in STATISTICS))
     table.section()
     for name, info in {**SCALARS, **{name: METRICS[name].info for name in METRICS}}.items():
-        table.row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
+        if name in metrics:
+            table.row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
     return table
 
 

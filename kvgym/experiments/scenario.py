@@ -302,7 +302,10 @@ class Scenario(Description):
 
     def requests(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
         """Return the requests of a seed; those that can never be served are treated as ``too_long`` says."""
-        table = workload.sample(seed)
+        return self.fitting(workload.sample(seed), kv_capacity)
+
+    def fitting(self, table: RequestTable, kv_capacity: int) -> RequestTable:
+        """Return requests, with those that can never be served treated as ``too_long`` says."""
         if self.too_long == "error":
             return table
         drafted = make_speculation(self.system.speculation)

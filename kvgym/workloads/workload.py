@@ -50,6 +50,8 @@ class Workload:
         trace: the data, None without a trace.
     """
 
+    _stream = staticmethod(substream)
+
     @explained
     def __init__(self, spec: WorkloadSpec, trace: Trace | None = None) -> None:
         """Combine ``spec`` with its data."""
@@ -59,9 +61,8 @@ class Workload:
             if trace is None:
                 from kvgym.workloads.traces import load_trace
 
-                source = spec.lengths
-                given = source.model_dump(include={"columns", "time_unit", "shared_prefix"})
-                self.trace = load_trace(source.path, source.format, **given)
+                given = spec.lengths.model_dump(include={"columns", "time_unit", "shared_prefix"})
+                self.trace = load_trace(spec.lengths.path, spec.lengths.format, **given)
         elif trace is not None:
             raise ConfigError("a trace was given, but the workload's lengths are not of kind 'trace'")
 
@@ -176,15 +177,13 @@ class Workload:
             table = table.replace(**given)
         if spec.arrivals is not None and len(table):
             last = float(table.arrival_time[-1])
-            table = table.with_rates(spec.arrivals.known_rates(lambda: substream(seed, "arrivals"), last))
+            table = table.with_rates(spec.arrivals.known_rates(lambda: self._stream(seed, "arrivals"), last))
         if spec.clients is not None:
             table = self._with_clients(table, seed)
         if spec.predictions is not None:
-            return self._predictor(spec.predictions).apply(table, substream(seed, "predictions"))
-        predicted = (table.predicted_output_len, table.predicted_low, table.forecasts)
-        if any(given is not None for given in predicted):
-            return table  # of a trace
-        return table.with_exact_predictions()
+            return self._predictor(spec.predictions).apply(table, self._stream(seed, "predictions"))
+        recorded = (table.predicted_output_len, table.predicted_low, table.forecasts)  # of a trace
+        return table if any(x is not None for x in recorded) else table.with_exact_predictions()
 
     def provenance(self) -> dict[str, Any]:
         """Return the data that reproduce the workload: its description, and the trace's path, format and SHA-256."""
@@ -204,12 +203,11 @@ class Workload:
             start=source.start,
             end=source.end,
             debatch=False if spec.arrivals is not None else source.debatch,
-            rng=substream(seed, "arrivals"),
+            rng=self._stream(seed, "arrivals"),
         )
         n, horizon = self._extent(seed)
         if spec.arrivals is not None:
-            rng = substream(seed, "arrivals")
-            times = spec.arrivals.sample(len(table), rng)
+            times = spec.arrivals.sample(len(table), self._stream(seed, "arrivals"))
             notes = tuple(note for note in table.notes if not note.startswith("no arrival times"))
             table = table.replace(arrival_time=times, notes=notes)
         if n is not None and n < len(table):
@@ -230,9 +228,9 @@ class Workload:
         """Return the number of requests and the horizon in seconds; one or both are None."""
         n, duration = self.spec.num_requests, self.spec.duration
         if isinstance(n, IntRange):
-            n = n.draw(substream(seed, "arrivals", _COUNT))
+            n = n.draw(self._stream(seed, "arrivals", _COUNT))
         if isinstance(duration, IntRange):
-            duration = duration.draw(substream(seed, "arrivals", _COUNT))
+            duration = duration.draw(self._stream(seed, "arrivals", _COUNT))
         return n, duration
 
     def _arrivals(self, seed: int) -> tuple[Times, Lengths | None]:
@@ -246,9 +244,9 @@ class Workload:
         )
         _check_sizes(processes, n, horizon)
         if spec.arrivals is not None:
-            times = spec.arrivals.draw(n, horizon, substream(seed, "arrivals"))
+            times = spec.arrivals.draw(n, horizon, self._stream(seed, "arrivals"))
             return times, self._draw_classes(seed, len(times)) if spec.classes else None
-        streams = [substream(seed, "arrivals", _CLASS, k) for k in range(len(processes))]
+        streams = [self._stream(seed, "arrivals", _CLASS, k) for k in range(len(processes))]
         parts = [p.draw(n, horizon, rng) for p, rng in zip(processes, streams, strict=True)]
         times = np.concatenate(parts)
         class_id = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -258,7 +256,7 @@ class Workload:
     def _draw_classes(self, seed: int, n: int) -> Lengths:
         """Return class ids (n,) drawn by weight."""
         weights = np.array([c.weight or 1.0 for c in self.spec.classes])
-        return draw_index(weights, substream(seed, "classes").random(n))
+        return draw_index(weights, self._stream(seed, "classes").random(n))
 
     def _lengths(
         self, seed: int, class_id: Lengths | None, n: int
@@ -267,11 +265,14 @@ class Workload:
         source = self.spec.lengths
         prompt = output = np.ones(n, np.int64)
         features: dict[str, Any] = {}
-        prompt_rng, output_rng = substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _OUTPUT)
+        prompt_rng, output_rng = (
+            self._stream(seed, "lengths", _PROMPT),
+            self._stream(seed, "lengths", _OUTPUT),
+        )
         if isinstance(source, PairDistribution):
             prompt, output = source.sample(n, prompt_rng, output_rng)
             if isinstance(source, MixedLengths) and source.kinds[0].features:
-                kinds_rng, own_rng = (substream(seed, "lengths", part) for part in (_PROMPT, _FEATURES))
+                kinds_rng, own_rng = (self._stream(seed, "lengths", part) for part in (_PROMPT, _FEATURES))
                 features = source.sample_features(n, kinds_rng, own_rng)
         elif isinstance(source, TraceLengths):
             assert self.trace is not None
@@ -289,9 +290,9 @@ class Workload:
         for k, c in enumerate(self.spec.classes):
             rows = np.flatnonzero(class_id == k)
             if c.prompt is not None:
-                prompt[rows] = c.prompt.sample(len(rows), substream(seed, "lengths", _CLASS_PROMPT, k))
+                prompt[rows] = c.prompt.sample(len(rows), self._stream(seed, "lengths", _CLASS_PROMPT, k))
             if c.output is not None:
-                output[rows] = c.output.sample(len(rows), substream(seed, "lengths", _CLASS_OUTPUT, k))
+                output[rows] = c.output.sample(len(rows), self._stream(seed, "lengths", _CLASS_OUTPUT, k))
         return prompt, output
 
     def _class_columns(self, class_id: Lengths | None) -> dict[str, Any]:
@@ -316,7 +317,7 @@ class Workload:
         clients = self.spec.clients
         assert clients is not None
         shares = np.arange(1, clients.count + 1, dtype=np.float64) ** -clients.zipf
-        client_id = draw_index(shares, substream(seed, "classes", _CLIENTS).random(len(table)))
+        client_id = draw_index(shares, self._stream(seed, "classes", _CLIENTS).random(len(table)))
         if table.class_id is not None and self.spec.classes:
             own = np.array([-1 if c.client is None else c.client for c in self.spec.classes], np.int64)[
                 table.class_id

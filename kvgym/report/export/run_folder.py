@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.metrics.compute import compute_metrics, worker_metrics
+from kvgym.metrics.streaming import Streamed
 from kvgym.policies.runner import SimulationResult
 from kvgym.report.export.records import iteration_frame, request_frame, write_frame
 from kvgym.utils.arguments import explained
@@ -73,7 +74,41 @@ def save_run(
         summary["notes"] = list(scenario.notes(result.table))
     if error:
         summary["error"] = error
-    summary["config"] = jsonable(
+    summary["config"] = _config(scenario, seed, command, provenance)
+    write_json(path / "summary.json", summary)
+    return summary
+
+
+def save_streamed(
+    outcome: Streamed,
+    folder: Path,
+    *,
+    scenario: Scenario,
+    seed: int,
+    command: str,
+    provenance: dict[str, Any],
+) -> dict[str, Any]:
+    """Write ``summary.json`` of a run in pieces, which has no records; arguments and result as of :func:`save_run`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    summary: dict[str, Any] = jsonable(
+        {
+            "policy": outcome.policy.info.name,
+            "hyperparameters": all_hyperparameters(outcome.policy),
+            "num_requests": outcome.num_requests,
+            "completed": True,
+            "metrics": outcome.metrics,
+        }
+    )
+    summary["config"] = _config(scenario, seed, command, provenance)
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+def _config(
+    scenario: Scenario | None, seed: int | None, command: str, provenance: dict[str, Any] | None
+) -> Any:
+    """Return what reproduces a run, JSON-able."""
+    return jsonable(
         {
             "scenario": scenario.resolved().model_dump(mode="json") if scenario else None,
             "seed": seed,
@@ -81,5 +116,3 @@ def save_run(
             **run_context(command),
         }
     )
-    write_json(path / "summary.json", summary)
-    return summary

@@ -40,6 +40,28 @@ def test_formats_of_a_run(kvgym, mine):
     assert "e2e_latency" in kvgym(f"run -p fcfs {SLOTTED} --format table")[1]
 
 
+def test_a_run_in_pieces_has_the_metrics_of_one_but_no_records(kvgym, tmp_path):
+    how = "run -p fcfs -s a100-llama2-70b -n 40 --json -o"
+    whole, pieces = (json.loads(kvgym.output(f"{how} {out}")) for out in ("one", "two --stream"))
+    assert sorted(file.name for file in (tmp_path / "two").iterdir() if file.suffix != ".txt") == [
+        "summary.json"
+    ]
+    for name in (
+        "e2e_latency_mean",
+        "ttft_max",
+        "tbt_p99",
+        "iterations",
+        "kv_utilisation",
+        "token_throughput",
+    ):
+        assert pieces["metrics"][name] == pytest.approx(whole["metrics"][name], rel=1e-12)
+    status, _, error = kvgym(f"{how} three --stream --log")
+    assert status == 2
+    assert "--stream keeps no records" in error
+    status, _, error = kvgym("run -p fcfs --trace mine.csv --stream")
+    assert status == 2
+
+
 def test_a_comparison_with_vllm_names(kvgym, tmp_path):
     out = kvgym.output(
         "compare -s a100-llama2-70b -n 20 --seeds 2 -p fcfs,mc_sf --format vllm-bench -o res --no-report"
