@@ -20,6 +20,13 @@ def benchmarks():
 
 
 @pytest.fixture(scope="module")
+def fleets():
+    """Return what imports a module of scripts/fleets by name."""
+    with importing_from("fleets") as load:
+        yield load
+
+
+@pytest.fixture(scope="module")
 def scripts():
     """Return what imports a script of scripts/ itself by name."""
     with importing_from(".") as load:

@@ -15,7 +15,8 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
         ("speed", ("engine", "policies", "envs", "vectors")),
         ("reproduce", tuple(f"papers.{name}" for name in ("mc_sf", "wait", "slai", "flow", "stab"))),
         ("checks", ("every_scenario", "kill_runs", "random_play")),
-        ("", ("calibrate", "compare_routers", "profile_gpu", "publish_agent")),
+        ("fleets", ("compare_routers",)),
+        ("", ("calibrate", "profile_gpu", "publish_agent")),
     ],
 )
 def test_heavy_libraries_wait_until_they_are_needed(folder, names):

@@ -1,7 +1,7 @@
 """Compare a learned router with others on clusters of equal and of unequal workers: the tables of docs/routing.md.
 
-    python scripts/compare_routers.py routing
-    python scripts/compare_routers.py results/routing/best.json --seeds 2 --num-requests 100     seconds
+    python scripts/fleets/compare_routers.py routing
+    python scripts/fleets/compare_routers.py results/routing/best.json --seeds 2 --num-requests 100     seconds
 
 Seeds are from 2,000,000, which no training draws; the load is a multiple of the estimate of
 `kvgym.agents.evolution.capacity` for the lengths of the first of them.

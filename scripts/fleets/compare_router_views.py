@@ -1,8 +1,8 @@
 """Compare what routers know of the workers: the table of docs/routing.md.
 
-    python scripts/compare_router_views.py              half a minute
-    python scripts/compare_router_views.py --load 0.9   nearer to what the workers sustain
-    python scripts/compare_router_views.py --burst      the burst of inference-sim's issue 507
+    python scripts/fleets/compare_router_views.py              half a minute
+    python scripts/fleets/compare_router_views.py --load 0.9   nearer to what the workers sustain
+    python scripts/fleets/compare_router_views.py --burst      the burst of inference-sim's issue 507
 
 
 Eight workers serve 2.9 requests a second each, 16 at a time, first come, first served; requests go to the worker with

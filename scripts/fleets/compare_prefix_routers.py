@@ -1,9 +1,9 @@
 """Compare routers with prefix caches: the tables of docs/routing.md.
 
-    python scripts/compare_prefix_routers.py tune                     the best values of each router
-    python scripts/compare_prefix_routers.py sessions                 coding agents on 4 and 16 workers
-    python scripts/compare_prefix_routers.py mooncake --trace FILE    Mooncake's conversations
-    python scripts/compare_prefix_routers.py sessions --routers lmetric --staleness 0.1    caches known late
+    python scripts/fleets/compare_prefix_routers.py tune                     the best values of each router
+    python scripts/fleets/compare_prefix_routers.py sessions                 coding agents on 4 and 16 workers
+    python scripts/fleets/compare_prefix_routers.py mooncake --trace FILE    Mooncake's conversations
+    python scripts/fleets/compare_prefix_routers.py sessions --routers lmetric --staleness 0.1    caches known late
 
 Each takes a minute or two. Routers are tuned on seeds from 0; the tables have seeds from 3,000,000, which neither
 tuning nor training draws.

@@ -1,8 +1,8 @@
 """The tables of a learned router."""
 
 
-def test_every_cluster_and_prediction_has_a_row(scripts, capsys):
-    script = scripts("compare_routers")
+def test_every_cluster_and_prediction_has_a_row(fleets, capsys):
+    script = fleets("compare_routers")
     script.main(
         ["routing", "--policy", "fcfs", "--others", "weighted:pace=2.0", "round_robin", "--loads", "0.5",
          "--seeds", "2", "--num-requests", "20"]

@@ -1,7 +1,7 @@
 """Compare autoscalers with the best fixed size: the table of docs/fleets.md.
 
-    python scripts/compare_autoscalers.py                 all of it
-    python scripts/compare_autoscalers.py --seeds 1       one test seed for each load
+    python scripts/fleets/compare_autoscalers.py                 all of it
+    python scripts/fleets/compare_autoscalers.py --seeds 1       one test seed for each load
 
 A worker serves about 3 requests a second, 16 at a time. One load is a sinusoid from 2.5 to 20 requests a second with a
 period of 15 minutes, over half an hour; the other is a day in 40 minutes, from 2 to 12 a second, with bursts of 40 to

@@ -1,8 +1,8 @@
 """When separate prefill workers pay, and when roles should change: the tables of docs/cookbook.md and docs/fleets.md.
 
-    python scripts/compare_splits.py capacity            what eight workers sustain, by mix and split: three minutes
-    python scripts/compare_splits.py roles               the load of scale-split, by split and rule: two minutes
-    python scripts/compare_splits.py roles --runs runs/split --agents 5    also with agents, trained there if they lack
+    python scripts/fleets/compare_splits.py capacity    what eight workers sustain, by mix and split: three minutes
+    python scripts/fleets/compare_splits.py roles       the load of scale-split, by split and rule: two minutes
+    python scripts/fleets/compare_splits.py roles --runs runs/split --agents 5   also with agents, trained there
 
 Capacity is the highest rate at which 95 % of the requests have their first token within 1 s and no gap between tokens
 over 30 ms, over five simulated minutes of Poisson arrivals, seeds 0 to 2. The roles have five test seeds from

@@ -1,6 +1,6 @@
 """Compare fleets with measurements that others have published: a table of docs/fleets.md. Nothing is fitted.
 
-    python scripts/validate_fleets.py                 three seeds, half a minute
+    python scripts/fleets/validate_fleets.py                 three seeds, half a minute
 
 - dynamo #10528: Qwen3-8B, prefill and decode workers, prompts of 8,000 and outputs of 1,000 tokens, one sinusoid from 1
   to 8 requests/s over 900 s; Qwen3-30B-A3B, two GPUs each, from 1 to 24 over 2,100 s. Its GPU is not named; here it

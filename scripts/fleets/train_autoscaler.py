@@ -1,8 +1,8 @@
 """Train autoscalers on ``scale-day`` and compare them with fixed sizes and tuned rules: the table of docs/fleets.md.
 
-    python scripts/train_autoscaler.py                        five agents, then the tables of all scenarios
-    python scripts/train_autoscaler.py --agents 0             the tables of rules alone
-    python scripts/train_autoscaler.py --runs runs/scale      agents that are there already are not trained again
+    python scripts/fleets/train_autoscaler.py                        five agents, then the tables of all scenarios
+    python scripts/fleets/train_autoscaler.py --agents 0             the tables of rules alone
+    python scripts/fleets/train_autoscaler.py --runs runs/scale      agents that are there already are not trained again
 
 Sizes, and the one weight of each rule, are chosen on seeds 0 and 1; agents learn on other seeds. The tables have ten
 test seeds from 3,000,000, the same for all; the plan in hindsight is for the first of them.

@@ -1,8 +1,8 @@
 """The table of what routers know."""
 
 
-def test_every_view_has_a_row(scripts, capsys):
-    script = scripts("compare_router_views")
+def test_every_view_has_a_row(fleets, capsys):
+    script = fleets("compare_router_views")
     script.main(["--seeds", "1", "--num-requests", "40"])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(script.VIEWS)
