@@ -23,4 +23,7 @@ def test_tables(fleets: Any, capsys: pytest.CaptureFixture[str], tmp_path: objec
 
 
 def test_specs(fleets: Any) -> None:
-    assert fleets("compare_prefix_routers").specs("lmetric") == ["lmetric:queued=False", "lmetric:queued=True"]
+    assert fleets("compare_prefix_routers").specs("lmetric") == [
+        "lmetric:queued=False",
+        "lmetric:queued=True",
+    ]
