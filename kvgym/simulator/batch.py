@@ -285,9 +285,9 @@ def settle(run: Run, noted: int, end: float) -> int:
             free_slot(run, k)
             if has_cache(run):
                 i, closed = slot.request_id, is_closed(run)
-                keep_finished(cache_of(run), run.problem, w, run.turns, run.workload, closed, i, end)
-            if has_tier(run):
-                call_tier(run.tier, END, slot.request_id, 0, 0, end)
+                until = keep_finished(cache_of(run), run.problem, w, run.turns, run.workload, closed, i, end)
+                if has_tier(run):
+                    call_tier(run.tier, END, i, 0, 0, until)
             if has_sessions(run):
                 end_turn(sessions_of(run), run.problem, slot.request_id, end, run.tracker.next_arrival)
             complete(w, run.requests, run.finished, slot, end)

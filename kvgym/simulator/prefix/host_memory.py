@@ -55,13 +55,14 @@ STORED = np.dtype(
         ("busy_until", "f8"),  # s, when its last transfer ends
         ("position", "i4"),  # in all chains with it
         ("following", "i4"),  # the next content that comes over the same link, see `tiers.rows`
+        ("stamp", "i4"),  # of its entry in the heap of units to be dropped
     ],
     align=True,
 )
 """A content in a memory below the GPU, see :mod:`kvgym.simulator.tiers.store`."""
 
-DROP = np.dtype([("key", "i8"), ("content", "i8")], align=True)
-"""Entry of the heap of units to be dropped; without effect if the unit has another key by now."""
+DROP = np.dtype([("key", "i8"), ("content", "i4"), ("stamp", "i4")], align=True)
+"""Entry of the heap of units to be dropped; without effect if the unit has another stamp by now."""
 
 TIERED = np.dtype([("rank", "i8"), ("memory", "i4"), ("offered", "i4"), ("used", "i4")], align=True)
 """What the memory below knows of a request: its rank there (0: none yet), the worker with that memory, from 1 on, the

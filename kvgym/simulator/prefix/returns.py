@@ -14,14 +14,11 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.prefix.pins import begin_pin
-from kvgym.simulator.prefix.rules import CLAIRVOYANT, FIXED
+from kvgym.simulator.prefix.rules import CLAIRVOYANT, ENDS, FIXED, FOREVER
 from kvgym.simulator.tables import GAP_CLASSES, RETURN_KINDS, UNKNOWN
 
 SHORTEST = 2.0**-4
 """Upper end of the first class of gaps, seconds; each further one is twice as long, the last has longer ones, too."""
-
-_LATEST = 1e12
-"""Seconds; later than any time in a run."""
 
 
 @jit_inline
@@ -109,7 +106,7 @@ def best_time(pool: Any, w: Any, units: int, first: float, kind: int, end: float
 @jit
 def keep_finished(
     c: PrefixCache, p: Any, w: Any, turns: Any, workload: Any, closed: bool, i: int, end: float
-) -> None:
+) -> float:
     """Count the end of request ``i``, which has given up its units, and pin these as long as the cache rule says.
 
     Args:
@@ -121,6 +118,9 @@ def keep_finished(
         closed: see :func:`gap_after`.
         i: the request.
         end: now, seconds.
+
+    Returns:
+        Until when they are kept, seconds: ``end`` if they are not, at most ``FOREVER`` later.
     """
     kind, seconds = 0, 0.0
     if turns.shape[0] > 0:
@@ -128,12 +128,15 @@ def keep_finished(
         c.pool.turn_counts[kind] += 1
     if p.cache_rule == FIXED:
         seconds = p.rule_params[kind]
+    elif p.cache_rule == ENDS:
+        seconds = 0.0 if turns[turns[i].row].next == UNKNOWN else p.rule_params[kind]
     elif p.cache_rule == CLAIRVOYANT:
         gap = gap_after(turns[turns[i].row], workload, closed, end)
         seconds = (
-            _LATEST - gap - 2.0 * end if gap < np.inf else 0.0
+            FOREVER - gap - 2.0 * end if gap < np.inf else 0.0
         )  # the later it returns, the earlier the deadline
     elif p.cache_rule > 0:
         seconds = best_time(c.pool, w, p.kv_capacity // p.prefix_unit, p.rule_params[0], kind, end)
     if seconds > 0.0:
         begin_pin(c, i, end + seconds)
+    return end + min(max(seconds, 0.0), FOREVER)

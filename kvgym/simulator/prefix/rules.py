@@ -1,7 +1,9 @@
 """Cache rules: how long the KV of a request that has finished is kept for the next turn of its conversation.
 
 A rule gives every finished request a time to live, for which its units of the prefix cache stay pinned
-(:mod:`kvgym.simulator.prefix.pins`). It is a setting of the system, ``cache_rule``, and works with every policy.
+(:mod:`kvgym.simulator.prefix.pins`). It is a setting of the system, ``cache_rule``, and works with every policy. Times
+that are longer than any run make an order: what is kept for longer is dropped later. The memory below the GPU drops by
+the same times (:func:`kvgym.simulator.tiers.store.end_use`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from kvgym.utils.specs import parse_spec
 
 PREFIX_CACHES = ("off", "computed", "scheduled", "radix")
 
-LRU, FIXED, RELOAD_COST, CLAIRVOYANT = 0, 1, 2, 3
+LRU, FIXED, RELOAD_COST, CLAIRVOYANT, ENDS = 0, 1, 2, 3, 4
 """Codes of the rules, PROBLEM.cache_rule."""
+
+FOREVER = 2.0**27
+"""Seconds, four years: longer than any run. In the memory below the GPU, inf is this, too."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class CacheRule:
         summary: one line for listings.
         code: number by which compiled code knows it.
         options: its numbers, in the order of PROBLEM.rule_params.
+        numbers: those numbers, if they cannot be given.
         sessions: whether it observes the turns of sessions.
         paper: authors and title, or "" if it comes from practice.
     """
@@ -55,6 +61,7 @@ class CacheRule:
     summary: str
     code: int
     options: tuple[RuleOption, ...] = ()
+    numbers: tuple[float, ...] = ()
     sessions: bool = False
     paper: str = ""
 
@@ -90,6 +97,20 @@ _RULES = (
         paper="after CacheTTL (H. Li et al., Continuum, arXiv 2511.02230)",
     ),
     CacheRule(
+        "ends",
+        "drop the KV of sessions that are over first: knows the last turn of a session, as where clients mark it",
+        ENDS,
+        numbers=(math.inf, math.inf),
+        sessions=True,
+    ),
+    CacheRule(
+        "order",
+        "drop the KV of sessions that are over first, then what waits for a person, then what waits for a tool",
+        ENDS,
+        numbers=(FOREVER / 2, math.inf),
+        sessions=True,
+    ),
+    CacheRule(
         "clairvoyant",
         "drop KV first that no turn will use, then the KV of the turn that comes last: knows the true gaps, which no "
         "server does",
@@ -122,7 +143,7 @@ def parse_rule(spec: Any) -> tuple[CacheRule, tuple[float, ...]]:
     if unknown:
         valid = ", ".join(option.name for option in rule.options) or "none"
         raise ConfigError(f"cache rule {name!r} has no option {shown(unknown[0])}; valid: {valid}")
-    values = []
+    values = list(rule.numbers)
     for option in rule.options:
         value = given.get(option.name, option.default)
         number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

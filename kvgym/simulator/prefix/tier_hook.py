@@ -18,9 +18,9 @@ TIER_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64,
 
 START, BATCH, END, CHOOSE, PLAN, CATCH_UP, DROP = 0, 1, 2, 3, 4, 5, 6
 """A request starts, with units that it finds, on the GPU and below; a batch starts, which ends at the time; a request
-has finished. A request that starts, or may start, finds units from the first number to the second one only below: how
-many of its units does it take as found, and compute no more? Those of a planned start are loaded. What other
-workers have written to a memory that they share is found from its arrival on.
+has finished, and its KV is kept until the time. A request that starts, or may start, finds units from the first number
+to the second one only below: how many of its units does it take as found, and compute no more? Those of a planned start
+are loaded. What other workers have written to a memory that they share is found from its arrival on.
 The GPU drops a content, which is given in place of the request.
 """
 

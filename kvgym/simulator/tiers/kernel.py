@@ -337,9 +337,9 @@ def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float)
     elif what == DROP:
         write_back(run, i)
     elif what == END:
-        end_use(run, i)
+        end_use(run, i, time)
         if run.tier.lower_row != 0:
-            end_use(run_with(run.tier.lower_row), i)
+            end_use(run_with(run.tier.lower_row), i, time)
     elif what == CHOOSE:
         return choose(run, i, first, last)
     elif what == PLAN:

@@ -8,6 +8,10 @@ the last unit to the first. A write needs room for all units of the offer that a
 dropped for it. If the rest cannot give way, nothing is written, and the same units are offered again with the next
 batch.
 
+With a cache rule (:mod:`kvgym.simulator.prefix.rules`), ranks are times, until which the rule keeps units. Those of
+running requests, which the GPU has, are kept until their start: they give way to what waits and is kept for longer. A
+unit of several requests goes by the last one that began or ended.
+
 The host and a store below it are two such memories: a ``run`` here has the tables of one of them, in ``tier``,
 ``stored``, ``drops`` and ``tiered``. What is in any of them is marked in ``below``, where the worker finds it.
 
@@ -22,11 +26,15 @@ from typing import Any
 from kvgym.compiling.kernel import jit
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.prefix.host_memory import LEAST_RANK
+from kvgym.simulator.prefix.rules import LRU
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.tiers.rows import lose_everywhere, show, store_of
 
 _POSITIONS = 2**24
 """More than the units of any request."""
+
+_PER_SECOND, _LAST_RANK = 2.0**10, 2.0**39 - 1
+"""Ranks in a second of the time until which units are kept, and the last one; with positions they fill an int64."""
 
 
 @jit
@@ -39,7 +47,7 @@ def drop_key(rank: int, position: int) -> int:
 
 
 @jit
-def push(tier: Any, drops: Any, key: int, content: int) -> None:
+def push(tier: Any, drops: Any, key: int, content: int, stamp: int) -> None:
     """Add an entry; there is room for it."""
     k = tier.num_drops
     tier.num_drops += 1
@@ -49,16 +57,16 @@ def push(tier: Any, drops: Any, key: int, content: int) -> None:
             break
         drops[k] = drops[parent]
         k = parent
-    drops[k].key, drops[k].content = key, content
+    drops[k].key, drops[k].content, drops[k].stamp = key, content, stamp
 
 
 @jit
-def pop(tier: Any, drops: Any) -> tuple[int, int]:
-    """Remove the entry with the smallest key; return its key and content."""
-    found, content = drops[0].key, drops[0].content
+def pop(tier: Any, drops: Any) -> tuple[int, int, int]:
+    """Remove the entry with the smallest key; return its key, content and stamp."""
+    found, content, stamp = drops[0].key, drops[0].content, drops[0].stamp
     tier.num_drops -= 1
     length = tier.num_drops
-    key, moved = drops[length].key, drops[length].content
+    key, moved, its = drops[length].key, drops[length].content, drops[length].stamp
     k = 0
     while True:
         child = 2 * k + 1
@@ -70,8 +78,8 @@ def pop(tier: Any, drops: Any) -> tuple[int, int]:
             break
         drops[k] = drops[child]
         k = child
-    drops[k].key, drops[k].content = key, moved
-    return found, content
+    drops[k].key, drops[k].content, drops[k].stamp = key, moved, its
+    return found, content, stamp
 
 
 @jit
@@ -81,18 +89,19 @@ def list_drop(run: Run, content: int) -> None:
     if tier.num_drops == tier.room:
         count, tier.num_drops = tier.num_drops, 0
         for k in range(count):
-            b, key, other = run.stored[drops[k].content], drops[k].key, drops[k].content
-            if other != content and b.rank > 0 and key == drop_key(b.rank, b.position):
-                push(tier, drops, key, other)
+            key, other, stamp = drops[k].key, drops[k].content, drops[k].stamp
+            if other != content and run.stored[other].rank > 0 and stamp == run.stored[other].stamp:
+                push(tier, drops, key, other, stamp)
     b = run.stored[content]
-    push(tier, drops, drop_key(b.rank, b.position), content)
+    b.stamp += 1
+    push(tier, drops, drop_key(b.rank, b.position), content, b.stamp)
 
 
 @jit
 def use(run: Run, content: int, rank: int) -> None:
-    """Give a present unit a rank, if its own is smaller."""
+    """Give a present unit a rank, if its own is smaller; under a cache rule in any case."""
     b = run.stored[content]
-    if b.rank < rank:
+    if b.rank < rank or (run.problem.cache_rule != LRU and b.rank != rank):
         b.rank = rank
         list_drop(run, content)
 
@@ -101,10 +110,13 @@ def use(run: Run, content: int, rank: int) -> None:
 
 
 @jit
-def next_rank(tier: Any) -> int:
-    """Return the next rank."""
-    tier.last_rank += 1
-    return int(tier.last_rank)
+def next_rank(run: Run, until: float) -> int:
+    """Return the next rank, that of a time in seconds if a cache rule keeps units until then."""
+    if run.problem.cache_rule != LRU:
+        return 1 + int(min(until * _PER_SECOND, _LAST_RANK - 1.0))
+    store = store_of(run)
+    store.last_rank += 1
+    return int(store.last_rank)
 
 
 @jit
@@ -121,18 +133,24 @@ def rank_of(run: Run, i: int) -> int:
     """Return the rank of request ``i``, the next one at its first use."""
     t = run.tiered[i]
     if t.rank == 0:
-        t.rank = next_rank(store_of(run))
+        t.rank = next_rank(run, run.w.clock)
     return int(t.rank)
 
 
 @jit
-def end_use(run: Run, i: int) -> None:
-    """Give what request ``i`` has used, which has finished, ranks of its own, from the last unit to the first."""
+def end_use(run: Run, i: int, until: float) -> None:
+    """Give what request ``i`` has used, which has finished, ranks of its own, from the last unit to the first.
+
+    Args:
+        run: the tables.
+        i: the request.
+        until: when a cache rule ceases to keep it, seconds.
+    """
     p, t = run.prefix[i], run.tiered[i]
     for j in range(t.used - 1, -1, -1):
         content = run.chain[p.chain + j]
         if run.stored[content].rank > 0:
-            use(run, content, next_rank(store_of(run)))
+            use(run, content, next_rank(run, until))
     t.used = 0
 
 
@@ -160,20 +178,20 @@ def make_room_below(run: Run, needed: int, now: float) -> bool:
         return False
     end, kept, found = tier.num_drops, 0, 0  # what is taken from the heap stands at the end of its table
     while found < lacking and tier.num_drops > 0:
-        key, content = pop(tier, drops)
+        key, content, stamp = pop(tier, drops)
         b = run.stored[content]
-        if b.rank == 0 or key != drop_key(b.rank, b.position):
+        if b.rank == 0 or stamp != b.stamp:
             continue
         kept += 1
-        drops[end - kept].key, drops[end - kept].content = key, content
+        drops[end - kept].key, drops[end - kept].content, drops[end - kept].stamp = key, content, stamp
         found += 1 if b.busy_until <= now and b.offer != tier.offer else 0
     for k in range(end - kept, end):
-        key, content = drops[k].key, drops[k].content
+        key, content, stamp = drops[k].key, drops[k].content, drops[k].stamp
         b = run.stored[content]
         if found == lacking and b.busy_until <= now and b.offer != tier.offer:
             drop(run, content)
         else:
-            push(tier, drops, key, content)
+            push(tier, drops, key, content, stamp)
     return bool(found == lacking)
 
 

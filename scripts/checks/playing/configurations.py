@@ -43,7 +43,7 @@ def share_prefixes(arguments: dict[str, Any], rng: np.random.Generator) -> None:
     }
     limits = {"max_prompt_len": 40, "max_output_len": 30}
     arguments["workload"] = {**arguments["workload"], "limits": limits, "prefixes": prefixes}
-    rules = ("lru", "fixed:user=2.0,tool=inf", "reload_cost", "clairvoyant")
+    rules = ("lru", "fixed:user=2.0,tool=inf", "reload_cost", "order", "clairvoyant")
     cache = {
         "prefix_cache": ("computed", "scheduled")[int(rng.integers(2))],
         "prefix_block": unit,

@@ -60,15 +60,19 @@ def test_reload_cost_weighs_the_gaps_seen_so_far(gaps, turns, dropped, expected)
     assert time_to_live(gaps, turns, dropped) == expected
 
 
-def sessions() -> RequestTable:
+def sessions(last: int = 7, kinds: tuple[int, int] = (USER, TOOL)) -> RequestTable:
     """Return turns of sessions A, B and C, each of 4 tokens, which is all that a session has in common.
 
     Their first turns end at 1, 2 and 3 s. What follows: A: a person, at 20 s; B: a tool, at 10 s; C: nothing. At 5 s D
     comes, which needs half of the memory of 16 tokens.
+
+    Args:
+        last: prompt of D, tokens.
+        kinds: what A and B wait for.
     """
     rows = [(0, "A", 1), (1, "B", 1), (2, "C", 1), (5, "D", 1), (10, "B", 2), (20, "A", 2)]
     chains = [[(name, j) for j in range(2)] for _, name, _ in rows]
-    prompts = np.array([4, 4, 4, 7, 5, 5])
+    prompts = np.array([4, 4, 4, last, 5, 5])
     return RequestTable.from_columns(
         arrival_time=[float(row[0]) for row in rows],
         prompt_len=prompts,
@@ -76,7 +80,7 @@ def sessions() -> RequestTable:
         session_id=["ABCD".index(row[1]) for row in rows],
         turn=[row[2] for row in rows],
         think_time=[0, 0, 0, 0, 8, 19],
-        gap_kind=[USER, USER, USER, USER, TOOL, USER],
+        gap_kind=[USER, USER, USER, USER, kinds[1], kinds[0]],
         hashes=BlockHashes.from_rows(chains, np.full(6, 4), 2),
     )
 
@@ -94,6 +98,8 @@ def sessions() -> RequestTable:
         # Only B is not kept. When it comes back it needs a unit more than is free, and A has the earliest deadline.
         ("fixed:tool=0,user=100", {"B": 0, "A": 2}),
         ("clairvoyant", {"B": 4, "A": 4}),  # C does not come back
+        ("ends", {"B": 4, "A": 4}),  # which its last turn says
+        ("order", {"B": 4, "A": 4}),
     ],
 )
 @pytest.mark.parametrize("loop", ["open", "closed"])
@@ -138,9 +144,26 @@ def test_a_pin_has_the_units_that_are_entered_after_the_end():
     assert pinned[4:6] == [3, 4]  # at the end of the first request, and one batch later
 
 
+@pytest.mark.parametrize(
+    ("rule", "hits"),
+    [
+        # D needs three quarters of the memory now, and B waits for a person, A for a tool: four units are dropped.
+        ("lru", {"B": 0, "A": 0}),
+        ("ends", {"B": 4, "A": 0}),  # C and A, the first to end
+        ("order", {"B": 0, "A": 4}),  # C and B
+        ("clairvoyant", {"B": 4, "A": 0}),  # C and A, which comes last
+    ],
+)
+def test_ends_and_order_by_hand(rule: str, hits: dict[str, Any]) -> None:
+    system = System(16, UnitBatchTime(), block_size=2, prefix_cache="computed", cache_rule=rule)
+    result = kvgym.simulate(system, sessions(11, (TOOL, USER)), "fcfs", log=True, compiled=False)
+    found = {round(row["start_time"]): int(row["hit_tokens"]) for row in result.log if row["num_admitted"]}
+    assert {"B": found[10], "A": found[20]} == hits
+
+
 def test_rules_that_observe_turns_need_sessions():
     table = RequestTable([0.0], [3], [2])
-    for rule in ("reload_cost", "clairvoyant"):
+    for rule in ("reload_cost", "ends", "order", "clairvoyant"):
         system = System(16, UnitBatchTime(), prefix_cache="computed", cache_rule=rule)
         with pytest.raises(WorkloadError, match=f"cache rule '{rule}' observes the turns of sessions"):
             kvgym.simulate(system, table, "fcfs")

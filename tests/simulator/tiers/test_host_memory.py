@@ -47,6 +47,15 @@ def test_what_the_gpu_has_dropped_is_loaded(load: str, end: float, wait: float) 
     assert result.worker["total_prefill_tokens"].sum() == 12 + 20 + 2
 
 
+@pytest.mark.parametrize(("rule", "loaded"), [("lru", 0), ("ends", 12), ("clairvoyant", 12)])
+def test_the_host_drops_by_the_cache_rule(rule: str, loaded: int) -> None:
+    texts = requests((0.0, "a", 12, 1), (10.0, "b", 19, 1), (20.0, "c", 19, 1), (30.0, "a", 14, 1))
+    turns = texts.replace(session_id=[0, 1, 2, 0], turn=[1, 1, 1, 2])
+    found = simulate(system_of(20, 32, cache_rule=rule), turns, make_policy("vllm_v1"))
+    # b and c fill the GPU with 5 units each. The host has 8: c takes the place of a, or that of b, which is over.
+    assert compute_metrics(found, METRICS)["loaded_tokens"] == loaded
+
+
 def test_the_gpu_has_the_first_units_and_the_host_the_rest() -> None:
     table = requests((0.0, "a", 16, 1), (10.0, "b", 8, 1), (20.0, "a", 17, 1))
     result = simulate(system_of(20, 64), table, make_policy("vllm_v1"))
