@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.agents import load_training
 from kvgym.cli.console import number, percent
 from kvgym.envs import AgentPolicy
-from kvgym.experiments.comparison import Comparison, compare, label_of
+from kvgym.experiments.comparison import compare, label_of
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.statistics import improvement_interval, mean_interval
 from kvgym.metrics.catalogue import metric_info
@@ -58,7 +59,7 @@ class Table:
     Attributes:
         scenario: name or file.
         rules: policies, or routers, in the order of rows.
-        base: the rule that gains are over.
+        bases: the rules that gains are over.
         shipped: name of the agent that kvgym ships; "" = none.
         rates: requests per second; () = the scenario's own.
         metric: what is measured.
@@ -68,7 +69,7 @@ class Table:
 
     scenario: str
     rules: tuple[str, ...]
-    base: str
+    bases: tuple[str, ...]
     shipped: str = ""
     rates: tuple[float, ...] = ()
     metric: str = "e2e_latency_mean"
@@ -96,66 +97,67 @@ TABLES = {
         ("fcfs", "mc_sf", "mc_sf:protection=0.1,overrun=extend", "mc_benchmark", "alpha_greedy", "alpha_beta",
          "learned_rank", "bounded_srpt", "ageing", "work_conserving_sjf_lookahead:chunk=32768", "vllm_v1",
          "sarathi:order=spf,token_budget=256", "ranked", "ranked_latency", "clairvoyant"),
-        base="work_conserving_sjf_lookahead:chunk=32768", shipped="ppo_admit_evict", rates=(7.2, 10.0, 12.0),
-        players=admission_players,
+        bases=("work_conserving_sjf_lookahead:chunk=32768", "ranked"), shipped="ppo_admit_evict",
+        rates=(7.2, 10.0, 12.0), players=admission_players,
     ),
     "hidden_kinds": Table(
-        "hidden-kinds", ("ranked", "ranked_documents", "ranked_latency"), base="ranked_latency",
+        "hidden-kinds", ("ranked", "ranked_documents", "ranked_latency"), bases=("ranked_latency",),
         players=priority_players,
     ),
     "routing_unequal": Table(
         str(UNEQUAL),
         ("join_shortest_queue", "rebalancing", "weighted", "routing", "lmetric:queued=true",
          "weighted:work=0,requests=0,pace=0,uncached=1,backlog=1"),
-        base="lmetric:queued=true", metric="slo_attainment",
+        bases=("lmetric:queued=true",), metric="slo_attainment",
         policy="vllm_v1:max_num_batched_tokens=512",
     ),
 }  # fmt: skip
 
 
-def row(label: str, found: Comparison, entry: str, base: str, metric: str) -> str:
-    """Return the row of an entry."""
-    own, gain = found.estimate(entry, metric), found.improvement(entry, base, metric)
-    cells = [number(own.value), f"{number(own.low)} – {number(own.high)}"]
-    over = "" if entry == base else f"{percent(gain.value)} ({percent(gain.low)} – {percent(gain.high)})"
-    return f"| {label} | {' | '.join(cells)} | {over} |"
+def cells(values: NDArray[np.float64], bases: Sequence[NDArray[np.float64]], metric: str) -> list[str]:
+    """Return mean, interval, and the gain over each base, of values by seed."""
+    own = mean_interval(values)
+    found = [number(own.value), f"{number(own.low)} – {number(own.high)}"]
+    for base in bases:
+        gain = improvement_interval(values, base, lower_is_better=bool(metric_info(metric).lower_is_better))
+        text = f"{percent(gain.value)} ({percent(gain.low)} – {percent(gain.high)})"
+        found.append("" if np.array_equal(values, base) else text)
+    return found
 
 
 def table(
     chosen: Table, scenario: Scenario, others: Sequence[Any], agents: Sequence[Path], seeds: range
 ) -> list[str]:
     """Return the rows: rules and players, single agents, their mean, and the spread of their gains."""
-    routers, metric = chosen.policy is not None, chosen.metric
-    make: Any = make_router if routers else make_policy
     files = [str(path) for path in agents] + ([chosen.shipped] if chosen.shipped else [])
-    entries = [*chosen.rules, *others, *files]
+    entries: list[Any] = [*chosen.rules, *others, *files]
+    make: Any = make_policy if chosen.policy is None else make_router
     found = (
-        compare(scenario, [chosen.policy], routers=entries, seeds=seeds)
-        if routers
-        else compare(scenario, entries, seeds=seeds)
+        compare(scenario, entries, seeds=seeds)
+        if chosen.policy is None
+        else compare(scenario, [chosen.policy], routers=entries, seeds=seeds)
     )
     labels = [label_of(make(entry) if isinstance(entry, str) else entry) for entry in entries]
-    base = labels[chosen.rules.index(chosen.base)]
-    rows = [f"| entry | {metric} | 95 % interval | over `{base}` |", "|---|---|---|---|"]
-    count = len(chosen.rules) + len(others)
-    for label, entry in zip(labels[:count], entries, strict=False):
-        rows.append(row(f"`{label}`" if isinstance(entry, str) else label, found, label, base, metric))
-    trained = labels[count : count + len(agents)]
-    rows += [row(f"agent, training {path.stem}", found, label, base, metric)
-             for path, label in zip(agents, trained, strict=True)]  # fmt: skip
-    if trained:
-        values = np.mean([found.values(label, metric) for label in trained], axis=0)
-        own = mean_interval(values)
-        gain = improvement_interval(
-            values, found.values(base, metric), lower_is_better=bool(metric_info(metric).lower_is_better)
-        )
-        gains = [found.improvement(label, base, metric).value for label in trained]
-        cells = [number(own.value), f"{number(own.low)} – {number(own.high)}"]
-        over = f"{percent(gain.value)} ({percent(gain.low)} – {percent(gain.high)})"
-        spread = f"single ones {percent(min(gains))} to {percent(max(gains))}"
-        rows.append(f"| agents, mean of {len(trained)} trainings | {' | '.join(cells)} | {over}, {spread} |")
-    if chosen.shipped:
-        rows.append(row(f"`{chosen.shipped}`, the shipped agent", found, labels[-1], base, metric))
+    values = [found.values(label, chosen.metric) for label in labels]
+    bases = [values[chosen.rules.index(base)] for base in chosen.bases]
+    first = len(chosen.rules) + len(others)
+    names = [
+        f"`{label}`" if isinstance(entry, str) else label
+        for label, entry in zip(labels, entries, strict=True)
+    ]
+    names[first:] = [f"agent, training {path.stem}" for path in agents]
+    names += [f"`{chosen.shipped}`, the shipped agent"] if chosen.shipped else []
+    lines = [[name, *cells(value, bases, chosen.metric)] for name, value in zip(names, values, strict=True)]
+    if agents:
+        trained = values[first : first + len(agents)]
+        mean = cells(np.mean(trained, axis=0), bases, chosen.metric)
+        lines.insert(first + len(agents), [f"agents, mean of {len(agents)} trainings", *mean])
+    heads = ["entry", chosen.metric, "95 % interval", *(f"over `{base}`" for base in chosen.bases)]
+    rows = [
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+        *(f"| {' | '.join(line)} |" for line in lines),
+    ]
     return [*rows, *(f"\n{name}: {message}" for name, message in found.errors().items())]
 
 
