@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from kvgym.metrics.compute import WORKER_METRICS, compute_metrics, counted_requests, worker_metrics
     from kvgym.metrics.measured import STATISTICS
+    from kvgym.metrics.streaming import Streamed, stream
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -34,6 +35,7 @@ else:
             "register_metric",
             "compute": "WORKER_METRICS compute_metrics counted_requests worker_metrics",
             "measured": "STATISTICS",
+            "streaming": "Streamed stream",
         },
     )
 
@@ -46,11 +48,13 @@ __all__ = [
     "WORKER_METRICS",
     "Metric",
     "MetricInfo",
+    "Streamed",
     "compute_metrics",
     "counted_requests",
     "metric_info",
     "metric_names",
     "register_metric",
     "slo_met",
+    "stream",
     "worker_metrics",
 ]

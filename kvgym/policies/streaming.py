@@ -32,6 +32,7 @@ from kvgym.workloads.table import RequestTable
 Draw = Callable[[], Iterator[RequestTable]]
 """Returns the pieces of a workload from the first on, the same ones at each call."""
 
+_MOST = 2**30 - 1
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
@@ -67,8 +68,8 @@ class PiecewiseRun:
 
     Args:
         system: the worker, without prefix cache, closed sessions, speculation, memory of the host and horizon.
-        draw: returns the pieces, in order of arrival. It is called twice: the run needs the number of requests and the
-            longest one before it begins.
+        draw: returns the pieces, in order of arrival, the same ones at every call: the run needs the number of requests
+            and the longest one before it begins.
         policy: a compiled policy, or its name.
         seed: seed of the policy's own randomness.
 
@@ -126,12 +127,17 @@ class PiecewiseRun:
 
     def _measure(self, seed: int, needs: frozenset[str]) -> _Extent:
         """Read all pieces once."""
-        count = longest = predicted = 0
+        count, longest, predicted, last = 0, 0, 0, 0.0
         underestimates: frozenset[str] = frozenset()
         info: Any = None
         for table in self._draw():
             if not len(table):
                 continue
+            if table.arrival_time[0] < last:
+                raise ConfigError(
+                    f"a piece begins at {table.arrival_time[0]:g} s, before the last arrival of the one before"
+                )
+            last = float(table.arrival_time[-1])
             self.system.check_fits(table)
             info = system_info(self.system, table, seed, needs)
             predicted, underestimates = (
@@ -140,6 +146,8 @@ class PiecewiseRun:
             )
             count += len(table)
             longest = max(longest, int((table.prompt_len + table.output_len).max()))
+        if count > _MOST:
+            raise ConfigError(f"{count:,} requests; a run has at most {_MOST:,}")
         info = replace(info, max_requests=count, max_predicted_len=predicted, underestimates=underestimates)
         return _Extent(count, longest, info)
 
@@ -171,6 +179,7 @@ class PiecewiseRun:
             if not len(table):
                 continue
             rows = slice(filled, filled + len(table))
+            self._check_same(rows.stop <= self.count)
             words(simulation.workload[rows])[:] = words(table.to_records())
             words(simulation.requests[rows])[:] = words(blank_requests(len(table)))
             waiting.append((filled, table))
@@ -188,6 +197,13 @@ class PiecewiseRun:
                 first, done = waiting.popleft()
                 yield self._result(first, done)
                 self._release(first + len(done))
+        self._check_same(filled == self.count)
+
+    def _check_same(self, same: bool) -> None:
+        if not same:
+            raise ConfigError(
+                "draw returned another number of requests than at first; return the same ones each time"
+            )
 
     def _finished(self, first: int, table: RequestTable) -> bool:
         status = self.simulation.requests["status"][first : first + len(table)]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
     from kvgym.workloads.mixtures import fit_lengths, fit_predictor, variance_explained
+    from kvgym.workloads.pieces import pieces_of
     from kvgym.workloads.presets import describe_presets, preset_names
     from kvgym.workloads.spec import RequestClass, WorkloadSpec
     from kvgym.workloads.summary import summarise
@@ -41,6 +42,7 @@ else:
             "graphs": "Parents",
             "hashes": "BlockHashes",
             "instances": "mcsf_instance",
+            "pieces": "pieces_of",
             "presets": "describe_presets preset_names",
             "spec": "RequestClass WorkloadSpec",
             "summary": "summarise",
@@ -65,6 +67,7 @@ __all__ = [
     "load_trace",
     "make_workload",
     "mcsf_instance",
+    "pieces_of",
     "preset_names",
     "read_trace",
     "register_trace_format",

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_seed, whole_number
 from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.arrivals import ArrivalProcess, Times
 from kvgym.workloads.lengths import Lengths
@@ -17,8 +19,9 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
 
+@explained
 def pieces_of(workload: Workload, seed: int, size: int) -> Iterator[RequestTable]:
-    """Yield the requests of :meth:`Workload.sample` in tables of ``size`` requests, the last one shorter; equal bits.
+    """Return the requests of :meth:`Workload.sample` in tables of ``size`` requests, the last one shorter; equal bits.
 
     Arrivals are seconds since the beginning of the first table. Notes and rates are those of a piece.
 
@@ -31,8 +34,12 @@ def pieces_of(workload: Workload, seed: int, size: int) -> Iterator[RequestTable
         ConfigError: the requests cannot be drawn one after another; the message names the reason.
     """
     check_pieces(workload)
-    drawing = _Drawing(workload)
-    left = int(workload.spec.num_requests)  # type: ignore[arg-type]  # checked
+    seed, size = check_seed(seed), whole_number(size, "size", "a whole number ≥ 1")
+    return _drawn(_Drawing(workload), seed, size)
+
+
+def _drawn(drawing: _Drawing, seed: int, size: int) -> Iterator[RequestTable]:
+    left = int(drawing.spec.num_requests)  # type: ignore[arg-type]  # checked
     while left > 0:
         drawing.count = min(size, left)
         left -= drawing.count

@@ -112,6 +112,11 @@ def test_what_cannot_be_played_in_pieces_is_refused():
             drawing(one),
             "fcfs",
         )
+    with pytest.raises(ConfigError, match="begins at 1 s, before"):
+        stream(UNIT, drawing(table([3.0]), table([1.0])), "fcfs")
+    once = iter([one, table([1.0])])
+    with pytest.raises(ConfigError, match="another number of requests"):
+        stream(UNIT, lambda: once, "fcfs")
     with pytest.raises(WorkloadError, match="never be served"):
         stream(UNIT, drawing(one, table([1.0], prompt=30)), "fcfs")
 
