@@ -199,7 +199,7 @@ def make_room_below(run: Run, needed: int, now: float) -> bool:
 def keep(run: Run, content: int, now: float) -> bool:
     """Let a content that is dropped above take room, as the one used last, unless it is there; False if it has none."""
     store, b = store_of(run), run.stored[content]
-    rank = next_rank(store)
+    rank = next_rank(run, now)
     if b.rank > 0:
         use(run, content, rank)
         return False
