@@ -256,6 +256,14 @@ def show_entered(c: PrefixCache, requests: Any, unit: int, i: int, first: int) -
 
 
 @jit
+def leave_gpu(c: PrefixCache, content: int, clock: float) -> None:
+    """Let what is below the GPU know that a unit is dropped, and the next batch wait for what is written from it."""
+    if c.tier.back == 1 and c.contents[content].unit == UNKNOWN:
+        call_tier(c.tier, DROP, content, 0, 0, clock)
+    c.tier.fence = max(c.tier.fence, c.below[content].safe_at)
+
+
+@jit
 def drop_first(c: PrefixCache, clock: float) -> None:
     """Drop the first cached unit; its memory is unused afterwards.
 
@@ -270,15 +278,13 @@ def drop_first(c: PrefixCache, clock: float) -> None:
     if u.copy_after == b:
         content.unit = UNKNOWN
         note_change(c, u.content, clock)
-        if c.tier.back == 1:
-            call_tier(c.tier, DROP, u.content, 0, 0, clock)
     else:
         c.units[u.copy_before].copy_after = u.copy_after
         c.units[u.copy_after].copy_before = u.copy_before
         if content.unit == b:
             content.unit = u.copy_after
     if c.below.shape[0] > 0:
-        c.tier.fence = max(c.tier.fence, c.below[u.content].safe_at)
+        leave_gpu(c, u.content, clock)
     u.after = pool.spare
     pool.spare = b
 
