@@ -201,7 +201,7 @@ def keep(run: Run, content: int, now: float) -> bool:
     store, b = store_of(run), run.stored[content]
     rank = next_rank(run, now)
     if b.rank > 0:
-        use(run, content, rank)
+        use(run, content, max(b.rank, rank))
         return False
     store.offer += 1
     if not make_room_below(run, 1, now):

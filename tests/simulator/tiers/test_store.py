@@ -163,7 +163,7 @@ def test_rules_drop_what_is_kept_for_longest_last() -> None:
         end(i)
     assert begin(3, 4.0) == 1  # in place of the end of the session that is over
     assert s.present() == {0, 1, 2, 3, 4, 6}
-    assert begin(4, 5.0) == 2  # its rest, and the end of a text in use, which the GPU has
+    assert begin(4, 5.0) == 2  # its rest, and the end of the running request, which the GPU has
     assert s.present() == {0, 1, 2, 3, 7, 8}
     end(3)
     end(4)
