@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from kvgym.agents import load_training
 from kvgym.cli.console import number, percent
 from kvgym.envs import AgentPolicy
-from kvgym.experiments.comparison import compare, label_of
+from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.statistics import improvement_interval, mean_interval
 from kvgym.metrics.catalogue import metric_info
-from kvgym.policies.policy import make_policy
-from kvgym.policies.routing import make_router
 from kvgym.studies.benchmark.players import ConstantAnswer, RandomAnswers
 from kvgym.workloads.workload import describe_workload
 
@@ -97,8 +95,8 @@ TABLES = {
         ("fcfs", "mc_sf", "mc_sf:protection=0.1,overrun=extend", "mc_benchmark", "alpha_greedy", "alpha_beta",
          "learned_rank", "bounded_srpt", "ageing", "work_conserving_sjf_lookahead:chunk=32768", "vllm_v1",
          "sarathi:order=spf,token_budget=256", "ranked", "ranked_latency", "clairvoyant"),
-        bases=("work_conserving_sjf_lookahead:chunk=32768", "ranked"), shipped="ppo_admit_evict",
-        rates=(7.2, 10.0, 12.0), players=admission_players,
+        bases=("work_conserving_sjf_lookahead:chunk=32768", "ranked"),
+        rates=(7.2, 10.0), players=admission_players,
     ),
     "hidden_kinds": Table(
         "hidden-kinds", ("ranked", "ranked_documents", "ranked_latency"), bases=("ranked_latency",),
@@ -131,13 +129,12 @@ def table(
     """Return the rows: rules and players, single agents, their mean, and the spread of their gains."""
     files = [str(path) for path in agents] + ([chosen.shipped] if chosen.shipped else [])
     entries: list[Any] = [*chosen.rules, *others, *files]
-    make: Any = make_policy if chosen.policy is None else make_router
     found = (
         compare(scenario, entries, seeds=seeds)
         if chosen.policy is None
         else compare(scenario, [chosen.policy], routers=entries, seeds=seeds)
     )
-    labels = [label_of(make(entry) if isinstance(entry, str) else entry) for entry in entries]
+    labels = found.policies
     values = [found.values(label, chosen.metric) for label in labels]
     bases = [values[chosen.rules.index(base)] for base in chosen.bases]
     first = len(chosen.rules) + len(others)
