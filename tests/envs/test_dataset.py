@@ -6,7 +6,7 @@ import pytest
 
 import kvgym
 from kvgym.envs.demonstrations.dataset import record_dataset, write_minari
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, UnknownNameError
 
 SMALL = {"scenario": "a100-llama2-70b", "num_requests": 12, "rate": 20, "information": ()}
 
@@ -48,6 +48,26 @@ def test_an_agent_plays_itself(episodes):
     assert (found.actions == [mask.nonzero()[0][-1] for mask in found.masks[:-1]]).all()
     with pytest.raises(ConfigError, match="the agent acts in an environment with action"):
         record_dataset(make(queue_window=3), agent, workload_seeds=[3])
+
+
+@pytest.mark.parametrize(
+    ("name", "player"), [("Route", "least_outstanding_work"), ("Scale", "hpa:target=6"), ("Route", "random")]
+)
+def test_players_of_clusters_can_be_replayed(name, player):
+    env = gym.make(f"kvgym/{name}-v0", num_requests=40)
+    (episode,) = record_dataset(env, player, workload_seeds=[5])
+    env.reset(seed=5, options={"workload_seed": 5})
+    rewards = [env.step(action)[1] for action in episode.actions]
+    assert rewards == episode.rewards.tolist()
+    assert len(episode.observations) == len(rewards) + 1
+    assert episode.terminated
+    with pytest.raises(UnknownNameError, match="fcfs"):
+        record_dataset(env, "fcfs")
+
+
+def test_other_environments_are_refused():
+    with pytest.raises(ConfigError, match="expected an environment of kvgym"):
+        record_dataset(gym.make("CartPole-v1"), "random")
 
 
 def test_minari_gives_back_what_was_recorded(episodes, tmp_path, monkeypatch):

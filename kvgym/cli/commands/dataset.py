@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ def dataset(
     policy: Annotated[
         str,
         typer.Argument(
-            help="Scheduler or agent (kvgym list policies, agents), or an agent's folder or .npz."
+            help="Scheduler or agent (kvgym list policies, agents), an agent's folder or .npz, or as --env says."
         ),
     ],
     settings: Annotated[
@@ -38,7 +38,8 @@ def dataset(
     """Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.
 
     A scheduler plays where the environment's actions express its decisions: kvgym/AdmitEvict-v0 admits one request
-    after the other, kvgym/AdmitCount-v0 needs a queue_window of all that begin at once.
+    after the other, kvgym/AdmitCount-v0 needs a queue_window of all that begin at once. In kvgym/Route-v0 routers play,
+    in kvgym/Scale-v0 autoscalers, and everywhere greedy (but in these two) and random.
 
     Needs the extra minari. The dataset has observations, actions, rewards and action masks of whole episodes. Minari
     keeps it in the folder of MINARI_DATASETS_PATH, by default ~/.minari/datasets; minari.load_dataset(NAME) reads it.
@@ -48,22 +49,29 @@ def dataset(
     from kvgym.agents.library import is_agent, load_agent
     from kvgym.agents.runs.config import pair
     from kvgym.cli.commands.render import id_of
+    from kvgym.envs import CLUSTER_IDS
     from kvgym.envs.agents import AgentPolicy
     from kvgym.envs.demonstrations.dataset import load_minari, record_dataset, write_minari
+    from kvgym.envs.recordable import RANDOM
     from kvgym.policies.policy import make_policy
     from kvgym.utils.files import plain_name
 
     load_minari()  # before minutes of play
-    made = load_agent(policy) if is_agent(policy) else make_policy(policy)
-    if isinstance(made, AgentPolicy):
-        given = made.config.model_dump() | ({} if scenario is None else {"scenario": scenario})
-    else:
-        given = {"scenario": scenario or DEFAULT_SCENARIO, "information": tuple(sorted(made.info.needs))}
+    made: Any = policy
+    given: dict[str, Any] = {} if scenario is None else {"scenario": scenario}
+    if id_of(env) not in CLUSTER_IDS and policy not in ("greedy", RANDOM):
+        made = load_agent(policy) if is_agent(policy) else make_policy(policy)
+        if isinstance(made, AgentPolicy):
+            given = made.config.model_dump() | given
+        else:
+            given = {"scenario": DEFAULT_SCENARIO, "information": tuple(sorted(made.info.needs))} | given
     given |= dict(map(pair, settings or ()))
     chosen = gym.make(id_of(env), disable_env_checker=True, **given)
     found = record_dataset(chosen, made, workload_seeds=range(first_seed, first_seed + episodes))
-    label = name or f"kvgym/{plain_name(str(given['scenario']))}/{plain_name(made.info.name)}-v0"
-    dataset = write_minari(label, chosen, found, algorithm=made.info.name)
+    player = policy if made is policy else made.info.name
+    where = str(given.get("scenario", id_of(env).removeprefix("kvgym/").removesuffix("-v0")))
+    label = name or f"kvgym/{plain_name(where)}/{plain_name(player)}-v0"
+    dataset = write_minari(label, chosen, found, algorithm=player)
     console.print_line(
         f"{label}: {len(found):,} episodes, {sum(len(each.actions) for each in found):,} steps"
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.agents import AgentPolicy, play_by_actions, served
 from kvgym.envs.playing import Player
+from kvgym.envs.recordable import Act, Recordable
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import Policy, make_policy
@@ -45,7 +46,7 @@ class Episode:
 class _Recorder(gym.Wrapper[Any, Any, Any, Any]):
     """The environment, with what it receives and returns since its last reset."""
 
-    env: ServingEnv
+    env: Any
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**arguments)
@@ -79,41 +80,58 @@ def record_dataset(
 
     Args:
         env: the environment, with flat observations; its ``information`` must include what the policy needs.
-        policy: a policy or its name, carried out by actions of the environment; or an :class:`kvgym.AgentPolicy` of
-            an environment with the same observations and actions, which acts itself.
+        policy: one of the environment's ``players()``: a router with options in ``kvgym/Route-v0``, an autoscaler in
+            ``kvgym/Scale-v0``, ``"random"`` everywhere. Where one worker is scheduled, also any policy or its name,
+            carried out by actions of the environment, or an :class:`kvgym.AgentPolicy` of an environment with the same
+            observations and actions, which acts itself.
         workload_seeds: seeds of the requests and of the policy, one for each episode.
 
     Raises:
-        ConfigError: the environment does not schedule one worker, or the agent has other observations or actions.
+        ConfigError: the environment is not one of kvgym's, or the agent has other observations or actions.
+        UnknownNameError: the environment of a cluster has no such player.
         NotExpressibleError: the environment's actions cannot express a decision.
     """
-    inner = served(env)
+    if not isinstance(env.unwrapped, Recordable):
+        raise ConfigError(f"expected an environment of kvgym, such as kvgym/Tokens-v0; got {shown(env)}")
+    inner: Any = env.unwrapped
     if not isinstance(inner.observation_space, gym.spaces.Box):
         raise ConfigError(
             f"a dataset has flat observations, not observation={shown(inner.config.observation)}"
         )
-    made, recorder, found = make_policy(policy), _Recorder(inner), []
+    recorder, found = _Recorder(inner), []
+    by_name = not isinstance(inner, ServingEnv) or policy in inner.players()
+    made: Any = policy if by_name else make_policy(policy)
     if isinstance(made, AgentPolicy):
-        ours, its = (
-            str((c.action, c.information, c.features, c.queue_window)) for c in (inner.config, made.config)
-        )
-        if ours != its:
-            raise ConfigError(
-                f"the agent acts in an environment with action, information, features and queue_window {its}; here "
-                f"they are {ours}"
-            )
+        _check_agent(made, served(env))
     for seed in workload_seeds:
-        if isinstance(made, AgentPolicy):
-            act = Player(made.model)
-            observation, _ = recorder.reset(seed=seed, options={"workload_seed": seed})
-            over = False
-            while not over:
-                observation, _, ended, cut, _ = recorder.step(act(observation, recorder.masks[-1]))
-                over = ended or cut
-        else:
+        if isinstance(made, Policy) and not isinstance(made, AgentPolicy):
             play_by_actions(inner, made, seed, through=recorder)
+        else:
+            act = inner.player(made, seed) if by_name else Player(made.model)
+            _play(recorder, act, seed)
         found.append(recorder.episode(seed))
     return found
+
+
+def _check_agent(agent: AgentPolicy, env: ServingEnv) -> None:
+    """Refuse an agent of an environment with other observations or actions."""
+    ours, its = (
+        str((c.action, c.information, c.features, c.queue_window)) for c in (env.config, agent.config)
+    )
+    if ours != its:
+        raise ConfigError(
+            f"the agent acts in an environment with action, information, features and queue_window {its}; here "
+            f"they are {ours}"
+        )
+
+
+def _play(env: _Recorder, act: Act, seed: int) -> None:
+    """Play an episode with a function that chooses actions."""
+    observation, _ = env.reset(seed=seed, options={"workload_seed": seed})
+    over = False
+    while not over:
+        observation, _, ended, cut, _ = env.step(act(observation, env.masks[-1]))
+        over = ended or cut
 
 
 def load_minari() -> Any:
