@@ -34,13 +34,28 @@ def sparse_zeros(shape: tuple[int, ...], dtype: Any, least: int = HUGE) -> NDArr
         return _empty(shape, kind)
     if size < least:
         return np.zeros(shape, kind)
+    return mapped_zeros(shape, kind, access=mmap.ACCESS_COPY)[0]
+
+
+def mapped_zeros(shape: tuple[int, ...], kind: np.dtype[Any], **how: int) -> tuple[NDArray[Any], mmap.mmap]:
+    """Return zeros in memory that the system gives where they are written, and their mapping.
+
+    Args:
+        shape: of the table, with elements.
+        kind: their dtype.
+        **how: further arguments of ``mmap``.
+
+    Raises:
+        MemoryError: the system does not promise that much, even of memory that is seldom written.
+    """
+    size = math.prod(shape) * kind.itemsize
     try:
-        mapped = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
-    except OSError:  # the system does not promise that much, even of memory that is seldom written
+        mapped = mmap.mmap(-1, size, **how)
+    except OSError:
         raise MemoryError(
             f"Unable to allocate {size / 2**30:,.1f} GiB for a table of shape {shape}"
         ) from None
-    return np.frombuffer(mapped, kind).reshape(shape)
+    return np.frombuffer(mapped, kind).reshape(shape), mapped
 
 
 @functools.lru_cache(maxsize=256)

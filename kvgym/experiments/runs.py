@@ -163,9 +163,8 @@ class Player:
         return system, self._sampled(name, scenario, workload, seed, system)
 
     def _made(self, scenario: Scenario) -> tuple[str, System, Workload]:
-        if (
-            self._named is None or self._named[0] is not scenario
-        ):  # describing one takes as long as a small run
+        # Describing one takes as long as a small run.
+        if self._named is None or self._named[0] is not scenario:
             described = scenario.model_dump_json(exclude={"name", "summary", "policies", "seeds"})
             self._named = scenario, described
         name = self._named[1]

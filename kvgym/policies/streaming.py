@@ -8,6 +8,7 @@ in one piece.
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 from collections import deque
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.compiling.records import mapped_zeros
 from kvgym.errors import ConfigError, LivelockError, shown
 from kvgym.policies.policy import KERNEL_SCHEDULES, Policy, make_policy
 from kvgym.policies.results import SimulationResult
@@ -240,8 +242,6 @@ class PiecewiseRun:
 def _wide_zeros(shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[Any], Any]:
     """Return zeros that take memory only where they are written, and their mapping, None where there is none."""
     kind = np.dtype(dtype)
-    size = int(np.prod(shape)) * kind.itemsize
-    if not size or not hasattr(mmap, "MAP_ANONYMOUS"):
+    if not math.prod(shape) or not hasattr(mmap, "MAP_ANONYMOUS"):
         return np.zeros(shape, kind), None
-    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
-    return np.frombuffer(mapped, kind).reshape(shape), mapped
+    return mapped_zeros(shape, kind, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)

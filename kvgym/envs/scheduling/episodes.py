@@ -418,9 +418,8 @@ class Episodes(Arrays):
         requests = block["requests"][: len(arrived["table"])]
         gap_counts, gap_sums = used_bins(block["gap_counts"], block["gap_sums"])
         num_active = block["workers"]["num_active"]
-        copied = copied or bool(
-            num_active.any()
-        )  # the records of active requests are completed from their slots
+        # The records of active requests are completed from their slots.
+        copied = copied or bool(num_active.any())
         return SimulationResult(
             policy=_Agent(),
             system=self.system,

@@ -72,10 +72,8 @@ units that it has offered since its start, and those that it has offered or load
 TIER = np.dtype(
     [
         ("mark", "i8"),  # of contents that are there: HOST, or STORE below it
-        (
-            "number",
-            "i8",
-        ),  # of the memory: the first worker that shares it, with `capacity` … `num_drops`, `used_time`
+        # Of the memory: the first worker that shares it, which has `capacity` … `num_drops` and `used_time`.
+        ("number", "i8"),
         ("sharers", "i8"),  # workers that share it
         ("shares", "i8"),  # 1: this memory or the one below it is shared
         ("capacity", "i8"),  # units
