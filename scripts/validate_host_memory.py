@@ -23,6 +23,7 @@ import numpy as np
 import kvgym
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.caches.host_memory import HostMemorySettings
+from kvgym.experiments.scenario_options import RULES
 from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.hashes import BlockHashes
@@ -80,10 +81,7 @@ def measure(shared: int, seed: int, router: str, host: dict[str, Any] | None) ->
     memory = None if host is None else HostMemorySettings(tokens=HOST_BLOCKS * BLOCK, **host).memory(hardware)
     system = System.cluster(
         [Worker(GPU_BLOCKS * BLOCK, hardware.batch_time())] * WORKERS,
-        progress_on_evict="recompute",
-        requeue="front",
-        block_size=BLOCK,
-        output_kv="next_iteration",
+        **RULES["engine"],
         prefix_cache="scheduled",
         sessions="closed",
         host_memory=memory,

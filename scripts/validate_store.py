@@ -41,6 +41,7 @@ from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.hardware.shapes import Experts, ModelShape
 from kvgym.batch_time.models.roofline import ASSUMED_SHARES
 from kvgym.experiments.caches.host_memory import HostMemorySettings, TierSettings
+from kvgym.experiments.scenario_options import RULES
 from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import make_policy
 from kvgym.policies.results import SimulationResult
@@ -136,10 +137,7 @@ def run(
     system = System(
         hardware.kv_capacity,
         hardware.batch_time(),
-        progress_on_evict="recompute",
-        requeue="front",
-        block_size=16,
-        output_kv="next_iteration",
+        **RULES["engine"],
         prefix_cache="scheduled",
         prefix_block=UNIT,
         sessions="closed",

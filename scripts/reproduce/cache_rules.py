@@ -19,6 +19,7 @@ import numpy as np
 import kvgym
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.caches.host_memory import HostMemorySettings
+from kvgym.experiments.scenario_options import RULES as SERVER_RULES
 from kvgym.experiments.statistics import Estimate, improvement_interval
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.hashes import BlockHashes
@@ -74,10 +75,7 @@ def measure(rule: str, rate: float, host: int, table: RequestTable) -> dict[str,
     memory = HostMemorySettings(tokens=host * GPU_TOKENS).memory(hardware) if host else None
     system = System.cluster(
         [Worker(GPU_TOKENS, hardware.batch_time())],
-        progress_on_evict="recompute",
-        requeue="front",
-        block_size=16,
-        output_kv="next_iteration",
+        **SERVER_RULES["engine"],
         prefix_cache="scheduled",
         prefix_block=UNIT,
         sessions="closed",

@@ -123,6 +123,7 @@ def our_system(other: str) -> Any:
 
     import kvgym
     from kvgym.batch_time.models.affine import AffineBatchTime
+    from kvgym.experiments.scenario_options import RULES
     from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 
     @batch_time_kernel
@@ -139,9 +140,7 @@ def our_system(other: str) -> Any:
     return kvgym.System(
         BLOCKS * BLOCK,
         Apart() if other == "aisimulate" else affine,
-        progress_on_evict="recompute",
-        output_kv="next_iteration",
-        block_size=BLOCK,
+        **RULES["engine"],
     )
 
 
