@@ -112,6 +112,7 @@ class FCFS(Protected):
         algorithm="Section 4.5",
         evicts=True,
         drafts=True,
+        loads=True,
     )
     kernel = fcfs_kernel
     blocking = head_of_queue
@@ -130,6 +131,7 @@ class AlphaGreedy(CompiledPolicy):
         algorithm="Section 5.2, α-protection greedy",
         evicts=True,
         drafts=True,
+        loads=True,
     )
     kernel = alpha_greedy_kernel
     blocking = head_of_queue
@@ -165,6 +167,7 @@ class AlphaBeta(CompiledPolicy):
         evicts=True,
         pauses=True,
         drafts=True,
+        loads=True,
     )
     kernel = alpha_beta_kernel
     blocking = head_of_queue

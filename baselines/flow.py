@@ -292,6 +292,7 @@ class FlowControl(CompiledPolicy):
         paper=PAPER,
         algorithm="Algorithm 2",
         evicts=True,
+        loads=True,
     )
     kernel = flow_control_kernel
 
@@ -353,6 +354,7 @@ class FlowControlClasses(CompiledPolicy):
         algorithm="Algorithm 1",
         needs=frozenset({"class"}),
         evicts=True,
+        loads=True,
     )
     kernel = flow_control_classes_kernel
 

@@ -301,6 +301,7 @@ class VLLM(CompiledPolicy):
         evicts=True,
         rules=VLLM_RULES,
         budget="max_batch_tokens",
+        loads=True,
     )
     kernel = vllm_kernel
 
@@ -344,6 +345,7 @@ class Sarathi(CompiledPolicy):
         pauses=True,
         evicts=True,
         budget="token_budget",
+        loads=True,
     )
     kernel = sarathi_kernel
 

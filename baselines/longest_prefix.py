@@ -132,6 +132,7 @@ class LPM(Protected):
         algorithm="Section 3, and the scheduler lpm of its source",
         evicts=True,
         drafts=True,
+        loads=True,
     )
     kernel = lpm_kernel
 

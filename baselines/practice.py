@@ -204,6 +204,7 @@ class CostAware(Protected):
         summary="first come, first served, greedy; evicts the requests with the least KV on overflow",
         evicts=True,
         drafts=True,
+        loads=True,
     )
     kernel = cost_aware_kernel
     blocking = head_of_queue

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from kvgym.baselines.vllm_releases import VICTIMS, Settings
 from kvgym.kernels import (
+    LOADS,
+    RUNS,
     UNKNOWN,
     WAIT,
     WAITING,
+    WAITS,
     PolicyDecision,
     PolicyMemory,
     PolicyView,
@@ -27,9 +31,12 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     held_by_slot,
+    holds_units,
     jit,
     jit_inline,
     kept_by_others,
+    kind_of_start,
+    memory_reserved,
     named_numbers,
     need_of_active,
     next_to_admit,
@@ -39,34 +46,13 @@ from kvgym.kernels import (
     policy_kernel,
     preempt_finished,
     request_key,
+    rest_of_start,
     shared_units,
     size_of_start,
     written_tokens,
 )
 
-
-class Settings(NamedTuple):
-    """Parameters of ``vllm_v1``."""
-
-    max_tokens: int  # tokens per iteration
-    max_seqs: int  # running requests
-    threshold: int  # maximum tokens of one prompt in an iteration; 0 = no limit
-    by_priority: bool  # whether the order is by priority
-    chunked: bool  # whether a prompt may start with a part
-    whole_input: bool  # whether all tokens of a request must fit into memory when it starts
-    watermark: int  # memory that stays free when a request starts next to others, tokens
-    newer: bool  # whether the release is the newer one
-    adaptive: bool  # whether the threshold grows when few requests are there
-    interval: int  # iterations from one that processes prompts to the next
-    ahead: bool  # whether a batch is decided when the one before it starts
-    api_time: float  # seconds from an arrival until the engine has the request
-    victim: int  # which request is preempted, an index of VICTIMS
-
-
 settings = named_numbers(Settings)
-
-VICTIMS = ("latest", "least_computed", "cheapest")
-"""Rules for the request to be preempted: the engine's, or the one with the fewest tokens to compute again."""
 
 _LATEST, _CHEAPEST = VICTIMS.index("latest"), VICTIMS.index("cheapest")
 
@@ -80,15 +66,22 @@ allowed.
 _LATE_ARRIVALS, _ADMISSIONS = 1, 2  # regions of the state, if decisions are made one batch ahead
 _SEEN = 0  # the one real number: time of the last decision, until when arrivals have been seen
 
+_LOADED = -(2**31)  # more urgent than any priority
+
 _PREEMPTED = -2  # marks a preempted slot while the decision is made, less the tokens that it had been given
 # Victims up to here are requests that finished with the last batch: -2 the first, -3 the second …
 _LATE = -2
 
 
 @jit_inline
-def urgency(row: Any, i: int) -> int:
-    """Return a key that is smaller for more urgent requests: by priority, then by arrival."""
-    return request_key(-1 - row.priority, i)  # its negative would be too large for the lowest priority
+def urgency(view: PolicyView, i: int) -> int:
+    """Return a key that is smaller for more urgent requests: by priority, then by arrival.
+
+    Those that hold what they have loaded come first.
+    """
+    if holds_units(view, i):
+        return request_key(_LOADED, i)
+    return request_key(-1 - view.requests[i].priority, i)  # its negative would be too large for the lowest
 
 
 def state_size(requests: int, ahead: bool) -> int:
@@ -123,7 +116,7 @@ def queue_new(view: PolicyView, memory: PolicyMemory, ahead: bool) -> None:
             state[late] += 1
             state[late + state[late]] = i
         elif by_priority:
-            heap_push(state, 0, urgency(view.requests[i], i))
+            heap_push(state, 0, urgency(view, i))
 
 
 @jit_inline
@@ -133,7 +126,7 @@ def queue_late(view: PolicyView, memory: PolicyMemory) -> None:
     for j in range(state[late] if settings(memory.params).by_priority else 0):
         i = state[late + 1 + j]
         if view.requests[i].status == WAITING and view.requests[i].worker == view.worker.index:
-            heap_push(state, 0, urgency(view.requests[i], i))
+            heap_push(state, 0, urgency(view, i))
     state[late] = 0
 
 
@@ -344,7 +337,7 @@ def start_waiting(
     more: int,
     ahead: bool,
     kept: int,
-) -> None:
+) -> int:
     """Start waiting requests in order while budget, places and memory last.
 
     Args:
@@ -359,48 +352,59 @@ def start_waiting(
         more: by how much the requests that count exceed those that run and wait.
         ahead: whether requests that arrived after the last decision stay out.
         kept: units of the prefix cache that only late requests hold.
+
+    Returns:
+        How many of them stay in the queue, because they load or wait for transfers.
     """
     w, d, p = view.worker, decision.record, settings(memory.params)
     max_seqs, by_priority = p.max_seqs, p.by_priority
     running, before = w.num_active - d.num_evict + late, np.inf
     threshold = threshold_of(view, p, more)
     if empty != UNKNOWN:
-        before = urgency(view.requests[view.active[empty].request_id], view.active[empty].request_id)
+        before = urgency(view, view.active[empty].request_id)
     in_order = view.worker.num_waiting > 0 and plan_in_order(view, decision, used, kept)
-    while budget > 0 and running + d.num_admit < max_seqs and has_place(view, decision):
+    apart = rest = 0  # starts that stay in the queue, and what those of this decision still need
+    while budget > 0 and running + d.num_admit - apart < max_seqs and has_place(view, decision):
         i = next_to_admit(view, decision, memory.state, by_priority)
-        if i == UNKNOWN or urgency(view.requests[i], i) > before:
+        if i == UNKNOWN or urgency(view, i) > before:
             break
         if ahead and view.requests[i].arrival_time + p.api_time > memory.reals[_SEEN]:
             break
         found, kv, left, shared = size_of_start(view, i, in_order)
-        if holds and left > 1:
-            break
-        whole = full_tokens(left)
-        lacking = tokens_lacking(threshold, whole)
-        if lacking > budget and not p.chunked:
-            break
-        tokens = min(lacking, budget)
-        beyond = view.problem.lookahead
+        kind, whole, tokens = kind_of_start(view, i, found, in_order), full_tokens(left), 0
+        if kind == RUNS:
+            lacking = tokens_lacking(threshold, whole)
+            if (holds and left > 1) or (lacking > budget and not p.chunked):
+                break
+            tokens = min(lacking, budget)
+        beyond = view.problem.lookahead if kind == RUNS else 0
         taken = allocated(view.problem, kv + written_tokens(view.problem, left, tokens) + beyond) - shared
         taken_whole = allocated(view.problem, kv + written_tokens(view.problem, left, whole)) - shared
         room = view.problem.kv_capacity - used
-        if running + d.num_admit > 0:
+        if running + d.num_admit - apart > 0:
             room -= p.watermark
-        if taken > room or (p.whole_input and taken_whole > room):
+        if kind != WAITS and (taken > room or (p.whole_input and taken_whole > room)):
+            break
+        if kind == LOADS and taken > room - memory_reserved(view) - rest:
             break
         if tokens == whole:
             admit(decision, i)
         else:
             admit_tokens(decision, i, tokens)
-        number_admission(memory, i)
-        note_prefill(memory, left)
-        budget -= tokens
-        used += taken
-        if in_order:
+        if kind == RUNS:
+            number_admission(memory, i)
+            note_prefill(memory, left)
+        else:
+            apart += 1
+        if kind != WAITS:
+            budget -= tokens
+            used += taken
+            rest += rest_of_start(view, i, kv, left, tokens)
+        if in_order and kind != WAITS:
             plan_next(view, decision, i, found, kv, left, tokens, used)
         if by_priority:
             heap_pop(memory.state, 0)
+    return apart
 
 
 @policy_kernel
@@ -423,13 +427,13 @@ def vllm_v1_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
         held, kept = decide_ahead(view, decision)
     holds = p.interval > 1 and holds_prefills(view, memory, late)
     budget, used, empty, left = schedule_running(view, decision, memory, holds, late, more, held)
-    preempts = d.num_evict > 0 or left < late
+    preempts, apart = d.num_evict > 0 or left < late, 0
     if not preempts or (empty != UNKNOWN and not p.newer and not p.ahead):
-        start_waiting(view, decision, memory, budget, used, empty, holds, left, more, ahead, kept)
+        apart = start_waiting(view, decision, memory, budget, used, empty, holds, left, more, ahead, kept)
     if p.interval > 1 and (empty != UNKNOWN and not p.ahead if preempts else not holds):
         waiting = w.num_waiting + d.num_evict + more - left
         state[counters + LEFT_OVER] = 1.0 if waiting > d.num_admit else 0.0
-    if p.ahead and (ahead or preempts) and d.num_admit == 0 and budget == p.max_tokens:
+    if p.ahead and (ahead or preempts) and d.num_admit == apart and budget == p.max_tokens:
         decide_again(view, decision)
         state[counters + LAST_PREFILL] = min(state[counters + LAST_PREFILL], state[counters + ITERATIONS])
     elif view.problem.drafts > 0 and preempts and d.num_admit == 0 and budget == p.max_tokens:

@@ -1,8 +1,8 @@
-"""Releases of vLLM's V1 engine that :mod:`~kvgym.baselines.vllm_v1` follows: their defaults and checks of settings."""
+"""Releases of vLLM's V1 engine that :mod:`~kvgym.baselines.vllm_v1` follows: settings, their defaults and checks."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvgym.errors import ConfigError
 from kvgym.policies.hyperparameters import (
@@ -18,6 +18,27 @@ USUAL = (2048, 256)
 """The engine's token budget and maximum number of running requests on a small or unknown GPU, and on an A100."""
 
 _GIB = 2**30
+
+VICTIMS = ("latest", "least_computed", "cheapest")
+"""Rules for the request to be preempted: the engine's, or the one with the fewest tokens to compute again."""
+
+
+class Settings(NamedTuple):
+    """Parameters of ``vllm_v1``."""
+
+    max_tokens: int  # tokens per iteration
+    max_seqs: int  # running requests
+    threshold: int  # maximum tokens of one prompt in an iteration; 0 = no limit
+    by_priority: bool  # whether the order is by priority
+    chunked: bool  # whether a prompt may start with a part
+    whole_input: bool  # whether all tokens of a request must fit into memory when it starts
+    watermark: int  # memory that stays free when a request starts next to others, tokens
+    newer: bool  # whether the release is the newer one
+    adaptive: bool  # whether the threshold grows when few requests are there
+    interval: int  # iterations from one that processes prompts to the next
+    ahead: bool  # whether a batch is decided when the one before it starts
+    api_time: float  # seconds from an arrival until the engine has the request
+    victim: int  # which request is preempted, an index of VICTIMS
 
 
 def engine_defaults(device: Device | None, release: str = RELEASES[-1]) -> tuple[int, int]:

@@ -77,14 +77,14 @@ from kvgym.baselines.iteration_level import VLLM_RULES
 from kvgym.baselines.vllm_decisions import (
     LAST_PREFILL,
     NUM_COUNTERS,
-    VICTIMS,
-    Settings,
     state_size,
     vllm_v1_kernel,
 )
 from kvgym.baselines.vllm_releases import (
     RELEASES,
     USUAL,
+    VICTIMS,
+    Settings,
     check_active,
     check_budget,
     engine_defaults,
@@ -124,6 +124,7 @@ class VLLMV1(CompiledPolicy):
         ),
         budget="max_num_batched_tokens",
         drafts=True,
+        loads=True,
     )
     kernel = vllm_v1_kernel
 

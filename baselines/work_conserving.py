@@ -386,6 +386,7 @@ class WorkConservingFCFS(_WorkConserving):
         algorithm="Section 3, work-conserving scheduling (FCFS)",
         chunks_prefill=True,
         evicts=True,
+        loads=True,
     )
     kernel = work_conserving_kernel
 
@@ -402,6 +403,7 @@ class WorkConservingSJF(_WorkConserving):
         needs=frozenset({"predicted_length"}),
         chunks_prefill=True,
         evicts=True,
+        loads=True,
     )
     kernel = work_conserving_kernel
     by_work = True

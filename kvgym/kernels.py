@@ -113,6 +113,13 @@ from kvgym.simulator.kernels.heap import ranked_merge as ranked_merge
 from kvgym.simulator.kernels.heap import ranked_sink as ranked_sink
 from kvgym.simulator.kernels.heap import ranked_sort as ranked_sort
 from kvgym.simulator.kernels.heap import request_key as request_key
+from kvgym.simulator.kernels.loads import LOADS as LOADS
+from kvgym.simulator.kernels.loads import RUNS as RUNS
+from kvgym.simulator.kernels.loads import WAITS as WAITS
+from kvgym.simulator.kernels.loads import holds_units as holds_units
+from kvgym.simulator.kernels.loads import kind_of_start as kind_of_start
+from kvgym.simulator.kernels.loads import memory_reserved as memory_reserved
+from kvgym.simulator.kernels.loads import rest_of_start as rest_of_start
 from kvgym.simulator.kernels.memory import NO_LIMIT as NO_LIMIT
 from kvgym.simulator.kernels.memory import admit as admit
 from kvgym.simulator.kernels.memory import admit_tokens as admit_tokens

@@ -135,7 +135,7 @@ def main() -> None:
             base = figures(shared, seeds, router)
             if name != "llm-d, host unseen":
                 line(f"{name}, GPU only", base)
-            for load in ("overlap", "wait") if name == "llm-d" else ("overlap",):
+            for load in ("overlap", "wait", "async") if name == "llm-d" else ("overlap",):
                 found = figures(shared, seeds, router + further, {"load": load})
                 line(f"{name}, with host memory, `{load}`", found, base)
 

@@ -173,6 +173,7 @@ class GammaBoost(Ordered):
         needs=frozenset({"predicted_length"}),
         evicts=True,
         drafts=True,
+        loads=True,
     )
     score = BY_BOOST
 

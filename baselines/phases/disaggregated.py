@@ -66,6 +66,7 @@ class DistServe(CompiledPolicy):
         algorithm="Algorithm 5",
         pauses=True,
         evicts=True,
+        loads=True,
     )
     kernel = dist_serve_kernel
 

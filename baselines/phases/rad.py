@@ -117,6 +117,7 @@ class RAD(_Cycles):
         chunks_prefill=True,
         pauses=True,
         evicts=True,
+        loads=True,
     )
     kernel = rad_kernel
 
@@ -133,5 +134,6 @@ class RADBatched(_Cycles):
         chunks_prefill=True,
         pauses=True,
         evicts=True,
+        loads=True,
     )
     kernel = rad_batched_kernel

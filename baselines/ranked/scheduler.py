@@ -236,6 +236,7 @@ class Ranked(RankedWeights):
         chunks_prefill=True,
         pauses=True,
         evicts=True,
+        loads=True,
     )
     kernel = ranked_kernel
     additions = ADDITIONS

@@ -309,6 +309,7 @@ class SLAI(CompiledPolicy):
         pauses=True,
         evicts=True,
         budget="token_budget",
+        loads=True,
     )
     kernel = slai_kernel
 

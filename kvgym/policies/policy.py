@@ -86,6 +86,7 @@ class PolicyInfo:
             results name it only where it has another value.
         budget: the hyperparameter that limits the tokens of an iteration, "" for none.
         drafts: whether it counts the drafts of decodes in memory and tokens, so that the worker may speculate.
+        loads: whether a request that it starts may stay in the queue, because it loads its KV first.
         livelock_advice: what to do if a run makes no progress, a sentence; "" = the general advice.
     """
 
@@ -102,6 +103,7 @@ class PolicyInfo:
     auto: tuple[tuple[str, Any], ...] = ()
     budget: str = ""
     drafts: bool = False
+    loads: bool = False
     livelock_advice: str = ""
 
     @property

@@ -320,6 +320,11 @@ def prepare_run(
             f"policy {shown(name)} plans one token per decode, and the system speculates; choose a policy that counts "
             "drafts (kvgym list policies), such as fcfs or vllm_v1, or set speculation to off"
         )
+    if system.host_memory is not None and system.host_memory.load == "async" and not policy.info.loads:
+        raise ConfigError(
+            f"policy {shown(name)} plans with requests that it starts, and where loads are asynchronous these may have "
+            "to load first; choose a policy such as fcfs or vllm_v1, or set load of host_memory to overlap"
+        )
     options: dict[str, Any] = {"needs": needs, "policy_name": name, "log": log, "compiled": compiled}
     with calling(policy, "policy", "copy.deepcopy"):
         copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]

@@ -24,7 +24,7 @@ from kvgym.simulator.boundary import Run, cache_of, has_cache, has_drafts, has_t
 from kvgym.simulator.prefix.cache import give_up, hold_hit
 from kvgym.simulator.prefix.pins import end_pin_found_by
 from kvgym.simulator.prefix.plan import plan_active, plan_admission, plan_change, planned_size
-from kvgym.simulator.prefix.tier_hook import START, call_tier, take_hit
+from kvgym.simulator.prefix.tier_hook import LOADS, START, WAITS, call_tier, take_hit
 from kvgym.simulator.prefix.tree import end_hit
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
@@ -45,6 +45,7 @@ from kvgym.simulator.tables import (
     WAIT,
     WAITING,
 )
+from kvgym.simulator.tiers.hook import kind_of_start, note_evicted
 
 
 @jit
@@ -254,8 +255,11 @@ def inspect_decision(run: Run) -> int:
         if in_order:
             found, had, left, shared = planned_size(cache_of(run), run.problem, r, i)
             tokens = min(planned_tokens(d, run.admit_tokens[j], left), full_tokens(left))
-            kv += start_with(run, had, left, tokens) - shared
-            plan_admission(cache_of(run), run.problem, d, i, found, had, left, tokens, kv)
+            kind = kind_of_start(run, i, found)
+            if kind != WAITS:
+                tokens = 0 if kind == LOADS else tokens
+                kv += start_with(run, had, left, tokens) - shared
+                plan_admission(cache_of(run), run.problem, d, i, found, had, left, tokens, kv)
         else:
             kv += start_with(run, r.num_kv_tokens, r.num_prefill_left, tokens) - shared_by(run, i, False)
         if kv > limit:
@@ -344,6 +348,7 @@ def release(run: Run, k: int) -> None:
     queue_return(w, run.requests, slot.request_id, p.requeue)
     list_queued(w, run.requests, run.queued, slot.request_id)
     show_hit(run, slot.request_id)
+    note_evicted(run, slot.request_id)
     w.total_evicted += 1
 
 
@@ -379,7 +384,8 @@ def allocate_memory(run: Run, i: int) -> int:
     Returns:
         Its hit, tokens; what it loads from the memory below the GPU included.
     """
-    w, r, unit, found = run.w, run.requests[i], run.problem.prefix_unit, 0
+    w, r, unit = run.w, run.requests[i], run.problem.prefix_unit
+    found = loaded = 0
     if has_cache(run):
         found = take_hit(run, i) if has_tier(run) else int(run.prefix[i].num_units)
     count_memory(run.problem, w, r.num_kv_tokens, 1)
@@ -389,11 +395,11 @@ def allocate_memory(run: Run, i: int) -> int:
         end_hit(cache_of(run), run.requests, unit, i)
     shared = hold_hit(cache_of(run), i) * unit
     if has_tier(run):
-        call_tier(run.tier, START, i, run.prefix[i].num_units, found, w.clock)
+        loaded = call_tier(run.tier, START, i, run.prefix[i].num_units, found, w.clock)
     w.kv_allocated -= shared
     w.kv_shared += shared
     end_pin_found_by(cache_of(run), i)
-    hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
+    hit, known = (run.prefix[i].num_units - loaded) * unit, r.num_kv_tokens + r.num_prefill_left
     run.prefix[i].to_prefill, run.prefix[i].known = r.num_prefill_left, known
     w.batch_hits += hit
     if r.num_kv_tokens > found * unit:
@@ -404,7 +410,7 @@ def allocate_memory(run: Run, i: int) -> int:
     else:
         w.total_hit_resumed += hit
         w.total_known_resumed += known
-    return found * unit
+    return min(found * unit, int(r.num_kv_tokens))
 
 
 @jit_inline

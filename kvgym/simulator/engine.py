@@ -29,7 +29,7 @@ from kvgym.simulator.in_order import (
     take_in_order,
 )
 from kvgym.simulator.prefix.pins import make_room
-from kvgym.simulator.prefix.tier_hook import see_arrivals
+from kvgym.simulator.prefix.tier_hook import IDLE, call_tier, see_arrivals
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,
@@ -38,7 +38,9 @@ from kvgym.simulator.tables import (
     RUN,
     SLEEPING,
     UNKNOWN,
+    WAIT,
 )
+from kvgym.simulator.tiers.hook import next_transfer, stays_apart, submit_loads
 
 
 @jit_inline
@@ -62,6 +64,8 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     if d.num_evict > 0:
         d.front = 0
     for j in range(d.num_admit):
+        if stays_apart(run, run.admit[j], growth):
+            continue
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
         if in_order:
             slot = run.active[w.num_active - 1]
@@ -72,16 +76,19 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     if ahead:
         end_last_batch(run)
         run.pool.ahead = 1
+    submit_loads(run)
     w.num_finished = 0
     w.total_admitted += d.num_admit
     w.total_put_back += d.num_put_back
     w.total_overflows += 1 if d.num_evict + d.num_put_back > 0 else 0
-    if d.act == RUN:
+    transfer = next_transfer(run)
+    if d.act == RUN and (w.num_active > 0 or transfer == np.inf):
         w.total_idle += 1 if w.num_active == 0 else 0
         return start_batch(run, batch_time, batch_params)
     for k in range(w.num_active):
         run.active[k].planned = UNKNOWN
-    w.phase, w.until = SLEEPING, min(d.wait_until, run.problem.horizon)
+    until = d.wait_until if d.act == WAIT else np.inf
+    w.phase, w.until = SLEEPING, min(until, transfer, run.problem.horizon)
     return OK
 
 
@@ -114,6 +121,8 @@ def clear_decision(run: Run) -> None:
             see_arrivals(run.tier, run.w.clock)
         if run.pool.ahead == 1 and run.w.clock != run.w.last_batch_end:
             end_batch_before_idle(run)
+    if has_tier(run) and run.tier.first_ended != UNKNOWN and run.w.clock != run.w.last_batch_end:
+        call_tier(run.tier, IDLE, UNKNOWN, 0, 0, run.w.last_batch_end)
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

@@ -260,6 +260,7 @@ PREFIX = np.dtype(
         ("most", "i4"),  # most units that it may find while it waits
         ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
         ("left", "i4"),  # units that it gave up last, and pinned if it is
+        ("kept", "i4"),  # units that it holds while it waits, see `tiers.loading`
         ("to_prefill", "i4"),  # tokens that were left to prefill when it started last
         ("known", "i4"),  # its tokens then: KV that it had or found, and those
         ("victim", "i4"),  # of a finished one, under a decision made ahead: its place among those preempted

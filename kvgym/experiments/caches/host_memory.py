@@ -91,7 +91,7 @@ class HostMemorySettings(TierSettings):
         store_time: seconds per token.
         latency: seconds per transfer.
         shared: ``"worker"`` or ``"host"``.
-        load: ``"overlap"`` or ``"wait"``.
+        load: ``"overlap"``, ``"wait"`` or ``"async"``.
         outputs: whether units with output tokens are written, too.
         load_if: ``"always"``, or ``"cheaper"``: only what is loaded faster than it could be computed.
         write: ``"through"``, or ``"back"``: only when the GPU drops it.

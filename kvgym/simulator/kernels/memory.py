@@ -279,7 +279,7 @@ def need_of_decodes(view: PolicyView) -> int:
     """Return the memory that the active set needs if all decodes run and all prefills pause, allocated tokens."""
     w, block_size = view.worker, view.problem.block_size
     if block_size == 1:
-        return w.kv_tokens + w.num_active - w.num_prefilling
+        return w.kv_tokens + max(0, -w.kv_shared) + w.num_active - w.num_prefilling
     need = w.kv_allocated + block_size * w.num_full
     for k in range(w.num_active if w.num_prefilling > 0 else 0):
         slot = view.active[k]

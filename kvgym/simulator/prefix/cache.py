@@ -256,11 +256,12 @@ def show_entered(c: PrefixCache, requests: Any, unit: int, i: int, first: int) -
 
 
 @jit
-def leave_gpu(c: PrefixCache, content: int, clock: float) -> None:
-    """Let what is below the GPU know that a unit is dropped, and the next batch wait for what is written from it."""
+def leave_gpu(c: PrefixCache, content: int, b: int, clock: float) -> None:
+    """Let what is below the GPU know that unit ``b`` is dropped; the next batch waits for what is written from it."""
     if c.tier.back == 1 and c.contents[content].unit == UNKNOWN:
         call_tier(c.tier, DROP, content, 0, 0, clock)
-    c.tier.fence = max(c.tier.fence, c.below[content].safe_at)
+    if c.tier.back == 1 or c.below[content].source == b:
+        c.tier.fence = max(c.tier.fence, c.below[content].safe_at)
 
 
 @jit
@@ -284,7 +285,7 @@ def drop_first(c: PrefixCache, clock: float) -> None:
         if content.unit == b:
             content.unit = u.copy_after
     if c.below.shape[0] > 0:
-        leave_gpu(c, u.content, clock)
+        leave_gpu(c, u.content, b, clock)
     u.after = pool.spare
     pool.spare = b
 
@@ -335,13 +336,13 @@ def hold_hit(c: PrefixCache, i: int) -> int:
     """Make request ``i``, which starts, a holder of its hit; return how many of its units others hold as well.
 
     Units that are only in the memory below the GPU, the last ones of a hit, are not held: they are entered into the map
-    with what the request computes.
+    with what the request computes. Units that it holds already count as held by others.
     """
-    p, shared = c.prefix[i], 0
+    p, shared = c.prefix[i], c.prefix[i].kept
     forget_hit(c, i)
     if c.below.shape[0] > 0:
         count_hit(c, i, p.num_units, 0)
-    for j in range(p.num_units):
+    for j in range(p.kept, p.num_units):
         b = c.contents[c.chain[p.chain + j]].unit
         if b == UNKNOWN:
             p.num_units = j

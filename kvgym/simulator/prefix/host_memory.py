@@ -14,8 +14,10 @@ from kvgym.simulator.tables import UNKNOWN
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.checks import check_flag, real_number, whole_number
 
-LOADS = ("overlap", "wait")
-"""How a batch waits for loads: it takes as long as the longer of both, or begins when they have ended."""
+LOADS = ("overlap", "wait", "async")
+"""What waits for loads: a batch takes as long as the longer of both, or begins when they have ended; or the request
+alone waits.
+"""
 
 SHARED = ("worker", "host", "all")
 """Which workers share a memory: none, those of a host, or all."""
@@ -38,6 +40,7 @@ _MAX_TOKENS, _MAX_SECONDS = 2**40, 1e6
 BELOW = np.dtype(
     [
         ("safe_at", "f8"),  # s, when the last write from the GPU's memory ends
+        ("source", "i4"),  # unit of the GPU from which it reads
         ("there", "i4"),  # sum of the marks of the memories that have it, 0: none
         ("position", "i4"),  # in all chains with it
         ("waiting", "i4"),  # waiting requests with a hit that contains it
@@ -53,6 +56,10 @@ STORED = np.dtype(
         ("written", "i8"),  # number of the offer that wrote it last
         ("ready_at", "f8"),  # s, when its write ends
         ("busy_until", "f8"),  # s, when its last transfer ends
+        ("loaded_at", "f8"),  # s, when its last load ends for which only the request waits
+        ("decision", "i8"),  # stamp of the last one that starts such a load
+        ("loads", "i4"),  # unit of the GPU that such a load fills
+        ("writer", "i4"),  # request that wrote it last
         ("position", "i4"),  # in all chains with it
         ("following", "i4"),  # the next content that comes over the same link, see `tiers.rows`
         ("stamp", "i4"),  # of its entry in the heap of units to be dropped
@@ -64,10 +71,24 @@ STORED = np.dtype(
 DROP = np.dtype([("key", "i8"), ("content", "i4"), ("stamp", "i4")], align=True)
 """Entry of the heap of units to be dropped; without effect if the unit has another stamp by now."""
 
-TIERED = np.dtype([("rank", "i8"), ("memory", "i4"), ("offered", "i4"), ("used", "i4")], align=True)
-"""What the memory below knows of a request: its rank there (0: none yet), the worker with that memory, from 1 on, the
-units that it has offered since its start, and those that it has offered or loaded at all.
-"""
+TIERED = np.dtype(
+    [
+        ("rank", "i8"),  # there, 0: none yet
+        ("memory", "i4"),  # the worker with that memory, from 1 on
+        ("offered", "i4"),  # units that it has offered since its start
+        ("first", "i4"),  # first unit that it has offered or loaded at all
+        ("used", "i4"),  # and the end of these
+        ("loaded", "i4"),  # units that it has loaded before its start
+        ("kind", "i4"),  # what its start comes to in the decision, see `tiers.loading`
+        ("following", "i4"),  # next request that has finished since the last batch
+        ("until", "f8"),  # s, to which its KV is kept then
+        ("loaded_at", "f8"),  # s, when that load ends
+        ("stored_at", "f8"),  # s, when its last write ends
+        ("wake", "f8"),  # s, when what it waits for has been transferred
+    ],
+    align=True,
+)
+"""What the memory below knows of a request."""
 
 TIER = np.dtype(
     [
@@ -82,6 +103,11 @@ TIER = np.dtype(
         ("back", "i8"),  # 1: units are written when the GPU drops them
         ("overlaps", "i8"),  # 1: loads overlap with the batch
         ("cheaper", "i8"),  # 1: loads only what ends before it could be computed
+        ("asynchronous", "i8"),  # 1: only the request waits for its load
+        ("num_kept", "i8"),  # waiting requests with what they have loaded, or are loading
+        ("wake", "f8"),  # s, next end of a transfer that a waiting request needs
+        ("first_ended", "i4"),  # requests that have finished since the last batch
+        ("last_ended", "i4"),
         ("load_time", "f8"),  # s per unit
         ("store_time", "f8"),  # s per unit
         ("latency", "f8"),  # s per transfer
@@ -210,6 +236,7 @@ class Tier:
         tier["load_time"], tier["store_time"] = self.load_time * unit, self.store_time * unit
         tier["latency"] = self.latency
         tier["loaded_at"] = tier["fence"] = -np.inf
+        tier["wake"], tier["first_ended"] = np.inf, UNKNOWN
         return tier
 
 
@@ -227,7 +254,8 @@ class HostMemory(Tier):
         latency: of a transfer.
         shared: ``"host"``: by the workers of a host.
         load: ``"overlap"``: a batch with loads takes as long as the longer of both, as where layer n + 1 is loaded
-            while layer n computes. ``"wait"``: it begins when its loads have ended.
+            while layer n computes. ``"wait"``: it begins when its loads have ended. ``"async"``: the request waits
+            with the memory for its load while others run, as in vLLM.
         outputs: whether units with output tokens are written, too.
         load_if: ``"always"``: all that is found is loaded, as in engines. ``"cheaper"``: a request that starts loads
             what it finds there if that ends earlier than a batch which computes it alone; else it computes it.
@@ -262,6 +290,12 @@ class HostMemory(Tier):
             )
         if not (self.below is None or isinstance(self.below, Tier)):
             raise ConfigError(f"host_memory: below = {shown(self.below)}; expected a Tier or None")
+        plain = (self.load_if, self.write, self.shared, self.below) == ("always", "through", "worker", None)
+        if self.load == "async" and not plain:
+            raise ConfigError(
+                "host_memory: load = async with load_if = cheaper, write = back, shared or below is not modelled; use "
+                "overlap or wait"
+            )
         whole_number(self.workers_per_host, "host_memory: workers_per_host", "a whole number ≥ 1")
         if "host" in [tier.shared for tier in self.tiers] and self.workers_per_host == 1:
             raise ConfigError("host_memory: shared = 'host' needs workers_per_host, at least 2")
@@ -323,6 +357,7 @@ def empty_tiers(
         tier.records(unit, num_contents, mark, tier.owners(workers, memory.workers_per_host))
         for tier, mark in zip(memory.tiers, (HOST, STORE), strict=False)
     ]
+    records[0]["asynchronous"] = memory.load == "async"
     records[0]["outputs"], records[0]["overlaps"] = memory.outputs, memory.load == "overlap"
     records[0]["cheaper"], records[0]["back"] = memory.load_if == "cheaper", memory.write == "back"
     records[0]["last_rank"] = LEAST_RANK if memory.write == "back" else 0

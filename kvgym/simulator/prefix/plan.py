@@ -39,8 +39,8 @@ def planned_holders(c: PrefixCache, b: int) -> int:
 @jit
 def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
     """Return how many units of request ``i``, held or found, others hold under the decision so far."""
-    shared = 0
-    for j in range(c.prefix[i].num_units):
+    shared = c.prefix[i].kept
+    for j in range(shared, c.prefix[i].num_units):
         b = unit_of(c, i, j, active)
         if b == UNKNOWN:
             break
@@ -51,7 +51,7 @@ def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
 @jit
 def plan_units(c: PrefixCache, i: int, active: bool, change: int) -> None:
     """Add to the decision that each unit of request ``i``, held or found, has ``change`` more holders."""
-    for j in range(c.prefix[i].num_units):
+    for j in range(c.prefix[i].kept, c.prefix[i].num_units):
         b = unit_of(c, i, j, active)
         if b == UNKNOWN:
             break
@@ -137,7 +137,7 @@ def plan_kept(c: PrefixCache, i: int, change: int) -> int:
 @jit
 def planned_hit(c: PrefixCache, i: int) -> tuple[int, int]:
     """Return the units that the waiting request ``i`` finds if it starts next, and how many of them others hold."""
-    p, found, shared = c.prefix[i], 0, 0
+    p, found, shared = c.prefix[i], c.prefix[i].kept, c.prefix[i].kept
     first, shared_first = p.most, 0  # the first unit that is only below the GPU
     while found < p.most:
         content = c.chain[p.chain + found]
@@ -158,10 +158,23 @@ def planned_hit(c: PrefixCache, i: int) -> tuple[int, int]:
 
 
 @jit
+def last_is_below(c: PrefixCache, unit: int, r: Any, i: int, found: int) -> bool:
+    """Return whether the waiting request ``i`` finds all of its whole units, and its last one below the GPU.
+
+    That one is loaded even if the GPU has it, and only the last token is computed, as in vLLM.
+    """
+    p = c.prefix[i]
+    if p.kept > 0 or found != p.most or r.num_kv_tokens != p.num_units * unit or found >= p.length:
+        return False
+    whole = (found + 1) * unit == r.num_kv_tokens + r.num_prefill_left
+    return bool(whole and c.tier.cheaper == 0 and c.below[c.chain[p.chain + found]].there > 0)
+
+
+@jit
 def plan_start(c: PrefixCache, i: int, found: int) -> None:
     """Plan that the waiting request ``i`` becomes a holder of the first ``found`` units of its chain."""
     pool, p, first = c.pool, c.prefix[i], found
-    for j in range(found):
+    for j in range(p.kept, found):
         content = c.chain[p.chain + j]
         b = planned_unit(c, content)
         if b == UNKNOWN:  # entered by the decision, so it is held; or below the GPU
@@ -220,6 +233,9 @@ def planned_size(c: Any, p: Any, r: Any, i: int) -> tuple[int, int, int, int]:
     """
     found, shared = planned_hit(c, i)
     change = (found - c.prefix[i].num_units) * p.prefix_unit
+    if c.below.shape[0] > 0 and last_is_below(c, p.prefix_unit, r, i, found):
+        found += 1
+        change += p.prefix_unit - 1
     return found, r.num_kv_tokens + change, r.num_prefill_left - change, shared * p.prefix_unit
 
 

@@ -24,6 +24,22 @@ are loaded. What other workers have written to a memory that they share is found
 The GPU drops a content, which is given in place of the request.
 """
 
+WHOLE, IDLE = 7, 8
+"""How many units more does a request take that is about to start, because all of its whole units are found? A decision
+is due, and none has been made since the last batch ended. A start says how many units the request has loaded before.
+"""
+
+KIND, RESERVE, APART, SUBMIT, EVICTED, RELEASE = 9, 10, 11, 12, 13, 14
+"""Where loads are asynchronous: what does a start come to under the plan, with units that it finds? How much memory do
+prefills under way still need, tokens? Does a request that the decision starts stay in the queue, where others have
+taken a number of tokens? The decision has taken effect; a request has been evicted; a waiting request leaves the queue.
+"""
+
+RUNS, WAITS, LOADS = 0, 1, 2
+"""What a start comes to: the request joins the batch; it waits for transfers of others, or for its own load; or its
+load begins.
+"""
+
 _tier_at = function_at(TIER_SIGNATURE)
 
 
@@ -46,7 +62,7 @@ def take_hit(run: Any, i: int) -> int:
     p, r = run.prefix[i], run.requests[i]
     found, first = int(p.num_units), 0
     if run.tier.cheaper == 0:
-        return found
+        return found + call_tier(run.tier, WHOLE, i, 0, 0, 0.0)
     while first < found and run.contents[run.chain[p.chain + first]].unit != UNKNOWN:
         first += 1
     run.tier.planned = UNKNOWN  # from now on starts take place

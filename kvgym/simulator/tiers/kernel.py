@@ -27,10 +27,40 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit, kernel, uncompiled
 from kvgym.compiling.pointers import address_of, function_at, function_handle, view_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, clear_load
-from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.prefix.tier_hook import BATCH, CATCH_UP, CHOOSE, DROP, END, PLAN, START, TIER_SIGNATURE
+from kvgym.simulator.blocks import planned_tokens
+from kvgym.simulator.boundary import Run
+from kvgym.simulator.prefix.tier_hook import (
+    APART,
+    BATCH,
+    CATCH_UP,
+    CHOOSE,
+    DROP,
+    END,
+    EVICTED,
+    IDLE,
+    KIND,
+    PLAN,
+    RELEASE,
+    RESERVE,
+    START,
+    SUBMIT,
+    TIER_SIGNATURE,
+    WHOLE,
+)
 from kvgym.simulator.tables import UNKNOWN
-from kvgym.simulator.tiers.rows import NUM_TABLES, catch_up, list_coming, run_with, store_of
+from kvgym.simulator.tiers.loading import (
+    end_load,
+    fence_hit,
+    kind_of_start,
+    load_whole,
+    note_ended,
+    release,
+    requeue,
+    reserve,
+    set_apart,
+    submit_loads,
+)
+from kvgym.simulator.tiers.rows import catch_up, list_coming, rows_below, run_with, share, store_of
 from kvgym.simulator.tiers.store import begin_use, drop_early, end_use, keep, offer, rank_of, use
 
 _params_at, _batch_time_at = view_at("f8"), function_at(BATCH_TIME_SIGNATURE)
@@ -193,6 +223,7 @@ def load(run: Run, i: int, first: int, last: int) -> None:
     """Load the units ``first`` … ``last - 1`` of request ``i``, which starts and holds those before."""
     tier, read = run.tier, float(run.w.clock)
     begin_use(run, i)
+    run.tiered[i].first = 0
     if tier.lower_row != 0:
         begin_use(run_with(tier.lower_row), i)
     if first == last:
@@ -219,7 +250,6 @@ def write_units(run: Run, i: int, first: int, last: int, begin: float) -> float:
     if count == UNKNOWN:
         tier.total_refused += 1
         return -2.0
-    run.tiered[i].used = max(run.tiered[i].used, last)
     if count == 0:
         return -1.0
     begin = max(begin, tier.down_free)
@@ -299,76 +329,96 @@ def write(run: Run, end: float) -> None:
         run: the tables.
         end: end of the batch, seconds.
     """
-    tier, w, unit = run.tier, run.w, run.problem.prefix_unit
+    tier, w = run.tier, run.w
     count_use(run, end)
     if tier.lower_row != 0:
         count_use(run_with(tier.lower_row), end)
     for k in range(0 if tier.back == 1 else w.num_active):
-        i = run.active[k].request_id
-        p, t = run.prefix[i], run.tiered[i]
-        last: Any = p.num_units if tier.outputs == 1 else min(p.num_units, run.requests[i].prompt_len // unit)
-        if t.offered >= last:
-            continue
-        done = write_units(run, i, t.offered, last, end)
-        if done == -2.0:
-            continue
-        if done >= 0.0:
-            for j in range(t.offered, last):
-                if run.stored[run.chain[p.chain + j]].written == store_of(run).offer:
-                    run.below[run.chain[p.chain + j]].safe_at = done
-            if tier.lower_row != 0:
-                write_on(run, run_with(tier.lower_row), i, t.offered, last, done)
-        t.offered = last
+        slot = run.active[k]
+        if planned_tokens(run.decision, slot.planned, slot.num_prefill_left) > 0:
+            write_computed(run, slot.request_id, run.prefix[slot.request_id].num_units, end)
+    forget_ended(run, end)
+
+
+@jit
+def write_computed(run: Run, i: int, computed: int, end: float) -> None:
+    """Write the first ``computed`` units of request ``i`` from a time on, without those that it has offered already."""
+    tier, p, t = run.tier, run.prefix[i], run.tiered[i]
+    last: Any = computed
+    if tier.outputs == 0:
+        last = min(computed, run.requests[i].prompt_len // run.problem.prefix_unit)
+    if t.offered >= last:
+        return
+    done = write_units(run, i, t.offered, last, end)
+    if done == -2.0:
+        return
+    if done >= 0.0:
+        t.stored_at = done
+        for j in range(t.offered, last):
+            content = run.chain[p.chain + j]
+            if run.stored[content].written == store_of(run).offer:
+                run.below[content].safe_at, run.below[content].source = done, run.held[p.held + j]
+                run.stored[content].writer = i
+        if tier.lower_row != 0:
+            write_on(run, run_with(tier.lower_row), i, t.offered, last, done)
+    t.offered = last
+
+
+@jit
+def forget_ended(run: Run, end: float) -> None:
+    """Offer once more what requests that have finished were refused, and end their use."""
+    tier = run.tier
+    while tier.first_ended != UNKNOWN:
+        i = tier.first_ended
+        until, tier.first_ended = run.tiered[i].until, run.tiered[i].following
+        if tier.back == 0:
+            write_computed(run, i, run.prefix[i].left, end)
+        end_use(run, i, until)
+        if tier.lower_row != 0:
+            end_use(run_with(tier.lower_row), i, until)
 
 
 @kernel(TIER_SIGNATURE, "simulator")
 def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float) -> int:
     """Do what the engine asks for, see :mod:`kvgym.simulator.prefix.tier_hook`."""
-    run = run_with(row)
+    run, answer = run_with(row), 0
     if run.tier.shares == 1 and what in (CATCH_UP, START, BATCH, DROP):
         now = time if what == CATCH_UP else run.w.clock
         catch_up(run, now)
         if run.tier.lower_row != 0:
             catch_up(run_with(run.tier.lower_row), now)
-    if what == START:
+    if what == START and run.prefix[i].kept > 0:
+        answer = end_load(run, i)
+    elif what == START:
         load(run, i, first, last)
+        fence_hit(run, i)
+    elif what == WHOLE:
+        answer = load_whole(run, i)
     elif what == BATCH:
         write(run, time)
     elif what == DROP:
         write_back(run, i)
     elif what == END:
-        end_use(run, i, time)
-        if run.tier.lower_row != 0:
-            end_use(run_with(run.tier.lower_row), i, time)
+        note_ended(run, i, time)
+    elif what == IDLE:
+        forget_ended(run, time)
     elif what == CHOOSE:
-        return choose(run, i, first, last)
+        answer = choose(run, i, first, last)
     elif what == PLAN:
         plan_load(run, i, first, last)
-    return last
-
-
-def rows_below(simulation: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of tables with those of the store in place of those of the host, see :func:`connect_tiers`."""
-    lower, place = rows[:, : 2 * NUM_TABLES].copy(), {name: k for k, name in enumerate(RUN_TABLES)}
-    lower[:, place["tier"]] = lower[:, place["lower"]]
-    before = {
-        "stored": simulation.contents.shape[1],
-        "drops": int(simulation.tier["room"][0]),
-        "tiered": len(simulation.requests),
-    }
-    for name, rows_before in before.items():
-        lower[:, place[name]] += rows_before * RUN_TABLES[name].dtype.itemsize
-        lower[:, NUM_TABLES + place[name]] -= rows_before
-    return lower
-
-
-def share(tier: NDArray[Any], rows: NDArray[np.int64], first_row: int, stride: int) -> None:
-    """Let the workers that share a memory have its tables in their rows, which have those of each so far."""
-    own = [list(RUN_TABLES).index(name) for name in ("stored", "drops")]
-    owners = tier["number"]
-    rows[:, own] = rows[owners][:, own]
-    tier["owner"] = tier.ctypes.data + owners * tier.strides[0]
-    tier["first_row"], tier["row_stride"] = first_row + owners * stride, stride
+    elif what == KIND:
+        answer = kind_of_start(run, i, first)
+    elif what == RESERVE:
+        answer = reserve(run)
+    elif what == APART:
+        answer = set_apart(run, i, first)
+    elif what == SUBMIT:
+        submit_loads(run)
+    elif what == EVICTED:
+        requeue(run, i)
+    elif what == RELEASE:
+        release(run, i)
+    return int(answer)
 
 
 def connect_tiers(simulation: Any, rows: NDArray[np.int64]) -> None:

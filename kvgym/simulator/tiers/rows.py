@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvgym.compiling.kernel import jit, jit_expand
 from kvgym.compiling.pointers import view_at
 from kvgym.compiling.tables import in_rows
@@ -108,3 +111,30 @@ def catch_up(run: Run, now: float) -> None:
             show_arrived(run, other.lower, 1, now)
         else:
             show_arrived(run, other.lower, 0, now)
+
+
+# ------------------------------------------------------------ addresses
+
+
+def rows_below(simulation: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of tables with those of the store in place of those of the host, see :func:`connect_tiers`."""
+    lower, place = rows[:, : 2 * NUM_TABLES].copy(), {name: k for k, name in enumerate(RUN_TABLES)}
+    lower[:, place["tier"]] = lower[:, place["lower"]]
+    before = {
+        "stored": simulation.contents.shape[1],
+        "drops": int(simulation.tier["room"][0]),
+        "tiered": len(simulation.requests),
+    }
+    for name, rows_before in before.items():
+        lower[:, place[name]] += rows_before * RUN_TABLES[name].dtype.itemsize
+        lower[:, NUM_TABLES + place[name]] -= rows_before
+    return lower
+
+
+def share(tier: NDArray[Any], rows: NDArray[np.int64], first_row: int, stride: int) -> None:
+    """Let the workers that share a memory have its tables in their rows, which have those of each so far."""
+    own = [list(RUN_TABLES).index(name) for name in ("stored", "drops")]
+    owners = tier["number"]
+    rows[:, own] = rows[owners][:, own]
+    tier["owner"] = tier.ctypes.data + owners * tier.strides[0]
+    tier["first_row"], tier["row_stride"] = first_row + owners * stride, stride

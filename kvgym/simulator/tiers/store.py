@@ -6,7 +6,7 @@ gets the next rank when it first offers units or loads some. Units that it write
 loads, or offers and finds, if theirs is smaller. When it has finished, all that it used get ranks of their own, from
 the last unit to the first. A write needs room for all units of the offer that are missing; those of the offer are not
 dropped for it. If the rest cannot give way, nothing is written, and the same units are offered again with the next
-batch.
+batch; they count as used nevertheless.
 
 With a cache rule (:mod:`kvgym.simulator.prefix.rules`), ranks are times, until which the rule keeps units. Those of
 running requests, which the GPU has, are kept until their start: they give way to what waits and is kept for longer. A
@@ -147,7 +147,7 @@ def end_use(run: Run, i: int, until: float) -> None:
         until: when a cache rule ceases to keep it, seconds.
     """
     p, t = run.prefix[i], run.tiered[i]
-    for j in range(t.used - 1, -1, -1):
+    for j in range(t.used - 1, t.first - 1, -1):
         content = run.chain[p.chain + j]
         if run.stored[content].rank > 0:
             use(run, content, next_rank(run, until))
@@ -234,7 +234,11 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
     for j in range(first, last):
         b = run.stored[run.chain[p.chain + j]]
         b.offer = tier.offer
-        missing += 1 if b.rank == 0 else 0
+        if b.rank == 0:
+            missing += 1
+        elif b.ready_at <= now:
+            use(run, run.chain[p.chain + j], rank)
+    run.tiered[i].used = max(run.tiered[i].used, last)
     if not make_room_below(run, missing, now):
         return UNKNOWN
     for j in range(first, last):
@@ -245,6 +249,4 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
             tier.used += 1
             show(run, content, tier.mark)
             list_drop(run, content)
-        elif b.ready_at <= now:
-            use(run, content, rank)
     return missing

@@ -256,13 +256,23 @@ def test_what_always_holds(seed: int, policy: str) -> None:
     assert tier["total_loaded"] > 0 or system.host_memory.load_if == "cheaper"
     known = worker["total_known_tokens"] + worker["total_known_resumed"]
     hits = worker["total_hit_tokens"] + worker["total_hit_resumed"] + 4 * tier["total_loaded"]
-    assert worker["total_prefill_tokens"] == known - hits
+    again = worker["total_prefill_tokens"] - (
+        known - hits
+    )  # the last token of each prompt that is loaded whole
+    assert 0 <= again <= tier["total_loads"]
     assert (simulation.requests["finish_time"] > 0).all()
 
 
 def test_compiled_equals_uncompiled() -> None:
     for seed in (0, 3, 4, 6):
         system, table = random_case(seed)
+        if (
+            system.host_memory is not None
+            and system.host_memory.load_if == "always"
+            and not system.host_memory.below
+        ):
+            asynchronous = dataclasses.replace(system.host_memory, load="async")
+            system = dataclasses.replace(system, host_memory=asynchronous)
         results = [
             simulate(system, table, make_policy("vllm_v1"), compiled=compiled) for compiled in (True, False)
         ]
@@ -278,7 +288,7 @@ def test_compiled_equals_uncompiled() -> None:
 def test_a_large_free_memory_computes_each_unit_once() -> None:
     rows = [(float(10 * k), f"text {k % 3}", 16, 1) for k in range(12)]
     result = simulate(system_of(20, 4000, seconds=0.0), requests(*rows), make_policy("fcfs"))
-    assert result.worker["total_prefill_tokens"].sum() == 3 * 16 + 9 * 4  # the last unit is computed again
+    assert result.worker["total_prefill_tokens"].sum() == 3 * 16 + 9  # the last token is computed again
 
 
 @pytest.mark.parametrize(
@@ -300,7 +310,8 @@ def test_what_is_refused(change: dict[str, Any], message: str) -> None:
     [
         ({"tokens": 0}, "host_memory: tokens"),
         ({"load_time": -1.0}, "host_memory: load_time"),
-        ({"load": "async"}, "valid: overlap, wait"),
+        ({"load": "later"}, "valid: overlap, wait, async"),
+        ({"load": "async", "load_if": "cheaper"}, "use overlap or wait"),
         ({"load_if": "never"}, "valid: always, cheaper"),
         ({"write": "never"}, "valid: through, back"),
         ({"write": "back", "outputs": False}, "leave out outputs: false"),

@@ -44,6 +44,10 @@ class Manager:
         lacking = len(self.units) + len(missing) - self.capacity
         order = sorted((unit[:2], content) for content, unit in self.units.items())
         ready = [content for _, content in order if not self.units[content][2] and content not in offered]
+        self.used[i] = max(self.used.get(i, 0), last)
+        for content in offered:
+            if content in self.units and content not in coming:
+                self.use(content, rank)
         if lacking > len(ready):
             return None
         dropped = set(ready[: max(0, lacking)])
@@ -52,9 +56,6 @@ class Manager:
         for position, content in enumerate(chain[first:last], first):
             if content in missing:
                 self.units[content] = [rank, -position, 1]
-            elif content not in coming:
-                self.use(content, rank)
-        self.used[i] = max(self.used.get(i, 0), last)
         return set(missing), dropped
 
     def use(self, content: int, rank: int) -> None:
@@ -210,7 +211,6 @@ def test_random_plays(seed: int) -> None:
                 s.run.stored[content].ready_at = s.run.stored[content].busy_until = np.inf
             if written:
                 busy.append((written, written))
-            s.run.tiered[i].used = max(s.run.tiered[i].used, last)
             done[i] = last
         elif what < 0.7:
             found = 0
