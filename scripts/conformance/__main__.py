@@ -2,6 +2,7 @@
 
     python scripts/conformance vllm --version 0.33.0 --workloads 100
     python scripts/conformance vllm --prefix-cache
+    python scripts/conformance vllm --offloading
     python scripts/conformance sglang --version 0.5.23
     python scripts/conformance sarathi --source FOLDER
     python scripts/conformance vidur --source FOLDER

@@ -46,6 +46,10 @@ class Case:
         lookahead: tokens of memory reserved beyond those of a batch.
         by_batch: ranges of requests in the batch and their drafts; empty = always ``depth``.
         right: for each request the drafts that are right after 0, 1, … output tokens.
+        host_blocks: blocks of the memory of the host; 0 = none.
+        load_time: seconds per block from there.
+        store_time: seconds per block to it.
+        prompt_only: whether only prompts are stored.
     """
 
     arrival: tuple[float, ...]
@@ -62,6 +66,10 @@ class Case:
     lookahead: int = 0
     by_batch: tuple[tuple[int, int, int], ...] = ()
     right: tuple[tuple[int, ...], ...] = ()
+    host_blocks: int = 0
+    load_time: float = 0.0
+    store_time: float = 0.0
+    prompt_only: bool = False
 
     def content(self, i: int, end: int) -> tuple[str, int, int]:
         """Return a name for the last block of the first ``end`` tokens of request ``i``; equal names, equal text."""
@@ -86,6 +94,7 @@ class Step:
         empty: whether the engine ran steps without tokens before this batch; they count with it. It is not compared.
         drafts: with speculation, drafts that the batch verifies, then those that each running request has after it. Its
             tokens are prompt tokens or output tokens made.
+        transfers: with a memory of the host, the loads so far, the blocks that were loaded and stored, and those there.
         padded: whether a start has drafts without a proposal, see :data:`conformance.engines.PADDED`. It is not
             compared.
     """
@@ -100,6 +109,7 @@ class Step:
     empty: bool = False
     drafts: tuple[int, ...] = ()
     padded: bool = False
+    transfers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Schedule:
         return not np.isnan(self.finish).any()
 
 
-COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks", "cached", "drafts")
+COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks", "cached", "drafts", "transfers")
 """Fields of :class:`Step` that are compared."""
 
 

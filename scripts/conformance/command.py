@@ -133,6 +133,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--speculation", action="store_true", help="let vLLM verify drafts, of random depths and acceptance")
     add(
+        "--offloading",
+        action="store_true",
+        help="let vLLM's connector keep KV in the memory of the host, with prefix caching",
+    )
+    add(
         "--variant",
         choices=VARIANTS,
         help="of SGLang: in-place = its policy sorts the queue that it has sorted before, not one in order of arrival; "
@@ -159,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.async_scheduling,
             options.variant,
             options.speculation,
+            options.offloading,
         )
         seeds = range(options.first, options.first + options.workloads)
         outcome = compare(comparison, seeds, options.at_once, options.json)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance import ours, sarathi_engine, sglang_engine, vidur_engine, vllm_engine
+from conformance import offload_engine, ours, sarathi_engine, sglang_engine, vidur_engine, vllm_engine
 from conformance.cases import COMPARED, Case, Schedule
 from conformance.wheel import unpacked
 from kvgym.baselines.vllm_releases import RELEASES
@@ -135,6 +135,7 @@ def comparison_of(
     async_scheduling: bool = False,
     variant: str | None = None,
     speculation: bool = False,
+    offloading: bool = False,
 ) -> Comparison:
     """Return a comparison.
 
@@ -147,14 +148,21 @@ def comparison_of(
         async_scheduling: whether vLLM decides a batch when the one before it starts.
         variant: one of :data:`VARIANTS`.
         speculation: whether decodes verify drafts in vLLM.
+        offloading: whether vLLM's offloading connector keeps KV in the memory of the host; prefix caching is on then.
 
     Raises:
         ConfigError: kvgym does not follow that release, or the sources are missing.
     """
     if variant and engine != "sglang":
         raise ConfigError("--variant is for SGLang; leave it out")
-    if engine != "vllm" and (prefix_cache or async_scheduling or speculation):
-        raise ConfigError("--prefix-cache, --async-scheduling and --speculation are for vLLM; leave them out")
+    if engine != "vllm" and (prefix_cache or async_scheduling or speculation or offloading):
+        raise ConfigError(
+            "--prefix-cache, --async-scheduling, --speculation and --offloading are for vLLM; leave them out"
+        )
+    if offloading and (async_scheduling or speculation or (version or VLLM) != VLLM):
+        raise ConfigError(
+            f"--offloading follows vLLM {VLLM} without --async-scheduling and --speculation; leave them out"
+        )
     if async_scheduling and speculation:
         raise ConfigError("--async-scheduling with --speculation is not modelled; leave one out")
     if engine == "sglang":
@@ -171,23 +179,22 @@ def comparison_of(
         raise ConfigError(
             "--speculation with 0.24: kvgym follows the drafts of vLLM 0.33; leave --version out"
         )
-    scheduler = vllm_engine.Engine(unpacked("vllm", version, cache) if source is None else source)
+    kind = offload_engine if offloading else vllm_engine
+    scheduler = kind.Engine(unpacked("vllm", version, cache) if source is None else source)
 
     def draw(seed: int) -> Case:
-        case = vllm_engine.draw_case(
-            seed,
-            options=release != "0.24",
-            prefix_cache=prefix_cache,
-            sessions=async_scheduling,
-            speculation=speculation,
-        )
+        options = release != "0.24"
+        if offloading:
+            case = offload_engine.draw_case(seed)
+        else:
+            case = vllm_engine.draw_case(seed, options, prefix_cache, async_scheduling, speculation)
         settings = case.settings | {"engine_version": release}
         return replace(case, settings=settings | ({"async_scheduling": True} if async_scheduling else {}))
 
     described = {"engine": "vllm", "version": version}
     name, compared = f"vllm {version}", COMPARED
     on = {"prefix caching": prefix_cache, "asynchronous scheduling": async_scheduling}
-    on |= {"speculation": speculation}
+    on |= {"speculation": speculation, "offloading": offloading}
     if used := [option for option, value in on.items() if value]:
         name = ", ".join([name, *used])
         described["options"] = "-".join(option.split()[0] for option in used).replace("asynchronous", "async")

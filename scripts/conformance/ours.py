@@ -12,6 +12,7 @@ from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run
 from kvgym.simulator.drafts.settings import Speculation
 from kvgym.simulator.kernels.heap import key_request
+from kvgym.simulator.prefix.host_memory import HostMemory
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
 from kvgym.workloads.hashes import BlockHashes
@@ -52,6 +53,10 @@ def play(
         memory["sessions"] = "closed"
     if case.depth:
         memory["speculation"] = _drafts(case)
+    if case.host_blocks:
+        size, outputs = case.block_size, not case.prompt_only
+        times = case.load_time / size, case.store_time / size
+        memory["host_memory"] = HostMemory(case.host_blocks * size, *times, load="async", outputs=outputs)
     built = System(batch_time=BATCH_TIME, **(memory | system))
     scheduler = make_policy(policy, **case.settings)
     simulation, _ = prepare_run(built, table, scheduler, log=True, compiled=compiled)
@@ -67,7 +72,8 @@ def play(
             view.waiting.request_id.tolist(),
         )
         if by_priority:
-            waiting.sort(key=lambda i: (-case.priority[rows[i]], i))
+            kept = simulation.prefix["kept"] if case.host_blocks else [0] * len(table)
+            waiting.sort(key=lambda i: (kept[i] == 0, -case.priority[rows[i]], i))
         lists = lists if earlier else (running, waiting)
         batches = int(simulation.worker["iteration"])
         hits = dict(zip(waiting, view.waiting.num_kv_tokens.tolist(), strict=True))
@@ -101,11 +107,17 @@ def play(
         if case.depth:
             left = simulation.drafts[0]["proposed"][: int(simulation.worker["num_active"])]
             drafts = (int(simulation.load[0]["draft_tokens"]), *left.tolist())
-        steps.append(Step(clock, *columns, used, cached, drafts=drafts))
+        steps.append(Step(clock, *columns, used, cached, drafts=drafts, transfers=_transfers(simulation)))
     records = simulation.requests
     return Schedule(
         tuple(steps), tuple(records["first_token_time"].tolist()), tuple(records["finish_time"].tolist())
     )
+
+
+def _transfers(simulation: Any) -> tuple[int, ...]:
+    """Return the loads so far, the blocks that were loaded and stored, and those on the host, if there is one."""
+    names = ("total_loads", "total_loaded", "total_stored", "used")
+    return tuple(int(simulation.tier[0][name]) for name in names) if simulation.system.host_memory else ()
 
 
 def _drafts(case: Case) -> Speculation:

@@ -144,8 +144,10 @@ class Engine:
         folder: folder that contains the package ``vllm`` of the release.
     """
 
+    real, names = REAL, NAMES
+
     def __init__(self, folder: Path) -> None:
-        StubFinder("vllm", folder, REAL, NAMES).install()
+        StubFinder("vllm", folder, self.real, self.names).install()
         self._torch = import_module("torch")
         self._interface = import_module("vllm.v1.kv_cache_interface")
         self._request = import_module("vllm.v1.request")
@@ -404,7 +406,7 @@ def _configuration(case: Case) -> Any:
         scheduler_config=SimpleNamespace(**(scheduler | case.settings)),
         cache_config=SimpleNamespace(
             num_gpu_blocks=case.blocks + 1, enable_prefix_caching=bool(case.texts), block_size=case.block_size,
-            mamba_cache_mode="none", enable_mamba_shared_prefix_checkpoint=False,
+            mamba_cache_mode="none", prefix_cache_retention_interval=None, enable_mamba_shared_prefix_checkpoint=False,
         ),
         model_config=SimpleNamespace(
             max_model_len=MAX_LEN, is_encoder_decoder=False, is_diffusion=False, runner_type="generate",
@@ -413,7 +415,7 @@ def _configuration(case: Case) -> Any:
         ),
         parallel_config=SimpleNamespace(
             data_parallel_index=0, data_parallel_size=1, decode_context_parallel_size=1,
-            prefill_context_parallel_size=1, pipeline_parallel_size=1,
+            prefill_context_parallel_size=1, pipeline_parallel_size=1, world_size=1,
         ),
         observability_config=SimpleNamespace(
             kv_cache_metrics=False, enable_mfu_metrics=False, enable_logging_iteration_details=False,
@@ -421,13 +423,20 @@ def _configuration(case: Case) -> Any:
         ),
         ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
         aux_output_config=SimpleNamespace(enabled=False),
-        lora_config=None, kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None,
+        lora_config=None, kv_events_config=None, ec_transfer_config=None, kv_transfer_config=_transfers(case),
         speculative_config=_drafter(case) if case.depth else None, num_speculative_tokens=case.depth,
         num_lookahead_tokens=case.lookahead, num_prefill_lookahead_tokens=0,
         num_hash_lookahead_tokens=0, is_mm_encoder_only=False, use_v2_model_runner=True,
         max_concurrent_batches=2 if case.settings.get("async_scheduling") else 1,
         max_in_flight_tokens=MAX_LEN,
     )  # fmt: skip
+
+
+def _transfers(case: Case) -> Any:
+    """Return the configuration of a connector, None without a memory of the host."""
+    if not case.host_blocks:
+        return None
+    return SimpleNamespace(kv_load_failure_policy="recompute", is_kv_consumer=True, is_kv_producer=True)
 
 
 def _drafter(case: Case) -> Any:

@@ -91,7 +91,7 @@ def test_an_unpacked_release_is_not_downloaded_again(tmp_path):
         ),
         (
             ["vidur", "--prefix-cache"],
-            "--prefix-cache, --async-scheduling and --speculation are for vLLM; leave them out",
+            "--prefix-cache, --async-scheduling, --speculation and --offloading are for vLLM; leave them out",
         ),
         (["vllm", "--variant", "in-place"], "--variant is for SGLang; leave it out"),
         (["sglang", "--version", "0.4.9"], "kvgym follows SGLang 0.5.23; give this release"),
