@@ -157,7 +157,7 @@ def test_back_keeps_more_as_the_gpu_has_the_rest() -> None:
     for write in ("through", "back"):
         result = simulate(system_of(20, 32, seconds=0.0, write=write), table, make_policy("vllm_v1"))
         loaded[write] = result.tier["total_loaded"].tolist()
-    assert loaded == {"through": [3], "back": [3 + 4]}
+    assert loaded == {"through": [3], "back": [3 + 5]}  # a whole prompt
 
 
 A_B_C_A = requests((0.0, "a", 12, 1), (10.0, "b", 20, 1), (30.0, "c", 20, 1), (50.0, "a", 14, 1))
