@@ -174,7 +174,7 @@ def last_is_below(c: PrefixCache, unit: int, r: Any, i: int, found: int) -> bool
 def plan_start(c: PrefixCache, i: int, found: int) -> None:
     """Plan that the waiting request ``i`` becomes a holder of the first ``found`` units of its chain."""
     pool, p, first = c.pool, c.prefix[i], found
-    for j in range(p.kept, found):
+    for j in range(p.kept, min(found, p.most)):  # a last unit beyond is a copy of its own
         content = c.chain[p.chain + j]
         b = planned_unit(c, content)
         if b == UNKNOWN:  # entered by the decision, so it is held; or below the GPU
