@@ -241,6 +241,7 @@ def submit_loads(run: Run) -> None:
                 b.loaded_at = end
                 b.busy_until = max(b.busy_until, end)
             t.loaded_at = tier.up_free = end
+            tier.wake = min(tier.wake, end)  # it may be there at once
             tier.up_time += end - begin
             tier.total_loads += 1
             tier.total_loaded += t.loaded
