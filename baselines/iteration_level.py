@@ -48,6 +48,7 @@ from kvgym.kernels import (
     admit_tokens,
     chunk_that_fits,
     claim_of,
+    claim_to_start,
     evict,
     first_waiting,
     forget_left,
@@ -262,7 +263,7 @@ def sarathi_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
         if i == UNKNOWN:
             break
         left = view.requests[i].num_prefill_left
-        use = claim_of(view, view.requests[i])
+        use = claim_to_start(view, i)
         if use > room_to_admit(view, decision, p.limit) - used:
             break
         used += use

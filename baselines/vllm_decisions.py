@@ -31,7 +31,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     held_by_slot,
-    holds_units,
+    held_in_queue,
     jit,
     jit_inline,
     kept_by_others,
@@ -79,7 +79,7 @@ def urgency(view: PolicyView, i: int) -> int:
 
     Those that hold what they have loaded come first.
     """
-    if holds_units(view, i):
+    if held_in_queue(view, i) > 0:
         return request_key(_LOADED, i)
     return request_key(-1 - view.requests[i].priority, i)  # its negative would be too large for the lowest
 

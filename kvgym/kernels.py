@@ -116,7 +116,8 @@ from kvgym.simulator.kernels.heap import request_key as request_key
 from kvgym.simulator.kernels.loads import LOADS as LOADS
 from kvgym.simulator.kernels.loads import RUNS as RUNS
 from kvgym.simulator.kernels.loads import WAITS as WAITS
-from kvgym.simulator.kernels.loads import holds_units as holds_units
+from kvgym.simulator.kernels.loads import claim_to_start as claim_to_start
+from kvgym.simulator.kernels.loads import held_in_queue as held_in_queue
 from kvgym.simulator.kernels.loads import kind_of_start as kind_of_start
 from kvgym.simulator.kernels.loads import memory_reserved as memory_reserved
 from kvgym.simulator.kernels.loads import rest_of_start as rest_of_start

@@ -20,7 +20,7 @@ from kvgym.kernels import (
     PolicyView,
     admit,
     admit_tokens,
-    claim_of,
+    claim_to_start,
     evict,
     first_waiting,
     has_place,
@@ -84,7 +84,7 @@ def take_next(view: PolicyView, decision: PolicyDecision, chunk: int, places: in
         if left == 0 and w.num_active + moved < width:
             growth += kv_growth(view.problem, r, 1)
         if left > 0:
-            need = kv + claim_of(view, r)
+            need = kv + claim_to_start(view, i)
         else:
             kv += held_by(view, r)
             need = kv + growth

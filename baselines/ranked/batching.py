@@ -54,7 +54,7 @@ from kvgym.kernels import (
     PolicyView,
     admit,
     admit_tokens,
-    claim_of,
+    claim_to_start,
     full_tokens,
     jit,
     jit_inline,
@@ -153,7 +153,7 @@ def next_entering(
         pass_first(view, memory, i)
         aside += 1
         i = first_waiting(view, memory)
-    if i != UNKNOWN and (present == places or claim_of(view, view.requests[i]) > room):
+    if i != UNKNOWN and (present == places or claim_to_start(view, i) > room):
         return UNKNOWN, aside
     return i, aside
 
@@ -261,7 +261,7 @@ def rank(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> No
             if i != UNKNOWN and (taken == staying or limit < reals[scores + taken]):
                 score = reals[SCORES + i]
                 left, kv = take_waiting(view, memory, i, taken + entering)
-                room -= claim_of(view, view.requests[i])
+                room -= claim_to_start(view, i)
                 entering += 1
                 search = True
             elif taken < staying:

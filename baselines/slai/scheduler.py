@@ -62,6 +62,7 @@ from kvgym.kernels import (
     admit_tokens,
     chunk_that_fits,
     claim_of,
+    claim_to_start,
     drop_full_plan,
     evict,
     first_waiting,
@@ -69,6 +70,7 @@ from kvgym.kernels import (
     full_tokens,
     has_place,
     held_by,
+    held_in_queue,
     jit,
     jit_inline,
     kept_by_others,
@@ -261,12 +263,12 @@ def admit_prefills(
     while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
         r = view.requests[i]
         left = r.num_prefill_left
-        used += claim_of(view, r)
+        used += claim_to_start(view, i)
         if used > room_to_admit(view, decision, p.limit) or (left == 0 and decodes == 0):
             break
         chunk = min(tokens, full_tokens(left))
         tokens -= chunk
-        free -= need_of_tokens(view, r, chunk)
+        free -= need_of_tokens(view, r, chunk) - held_in_queue(view, i)
         if left == 0:
             decodes -= 1
         if chunk < left:

@@ -10,11 +10,21 @@ from typing import Any
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.simulator.blocks import allocated, written_tokens
+from kvgym.simulator.kernels.memory import claim_of
 from kvgym.simulator.policy_interface import PolicyView
 from kvgym.simulator.prefix.tier_hook import KIND, LOADS, RESERVE, RUNS, WAITS, call_tier
 from kvgym.simulator.tables import UNKNOWN
 
-__all__ = ["LOADS", "RUNS", "WAITS", "holds_units", "kind_of_start", "memory_reserved", "rest_of_start"]
+__all__ = [
+    "LOADS",
+    "RUNS",
+    "WAITS",
+    "claim_to_start",
+    "held_in_queue",
+    "kind_of_start",
+    "memory_reserved",
+    "rest_of_start",
+]
 
 
 @jit_inline
@@ -43,9 +53,17 @@ def memory_reserved(view: PolicyView) -> int:
 
 
 @jit_inline
-def holds_units(view: PolicyView, i: int) -> bool:
-    """Return whether a waiting request holds memory, because it loads or has loaded."""
-    return bool(view.problem.prefix_unit > 0 and view.cache.prefix[i].kept > 0)
+def held_in_queue(view: PolicyView, i: int) -> int:
+    """Return the memory that a waiting request holds, because it loads or has loaded, tokens."""
+    if view.problem.prefix_unit == 0:
+        return 0
+    return int(view.cache.prefix[i].kept * view.problem.prefix_unit)
+
+
+@jit_inline
+def claim_to_start(view: PolicyView, i: int) -> int:
+    """Return :func:`~kvgym.simulator.kernels.memory.claim_of` a waiting request, less what it holds already, tokens."""
+    return claim_of(view, view.requests[i]) - held_in_queue(view, i)
 
 
 @jit_inline
@@ -62,6 +80,7 @@ def rest_of_start(view: PolicyView, i: int, kv: int, left: int, tokens: int) -> 
     p = view.problem
     whole = allocated(p, kv + written_tokens(p, left, left))
     rest: Any = whole - allocated(p, kv + written_tokens(p, left, tokens)) if left > 0 else 0
-    if holds_units(view, i):
-        rest -= whole - view.cache.prefix[i].kept * p.prefix_unit
+    held = held_in_queue(view, i)
+    if held > 0:
+        rest -= whole - held
     return int(rest)

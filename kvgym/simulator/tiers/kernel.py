@@ -338,6 +338,7 @@ def write(run: Run, end: float) -> None:
         if planned_tokens(run.decision, slot.planned, slot.num_prefill_left) > 0:
             write_computed(run, slot.request_id, run.prefix[slot.request_id].num_units, end)
     forget_ended(run, end)
+    tier.together = 0
 
 
 @jit

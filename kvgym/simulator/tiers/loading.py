@@ -9,7 +9,8 @@ again; those that know of loads (:mod:`kvgym.simulator.kernels.loads`) give them
 To the prefix cache, a request that loads is like one that runs: it holds its units, which are in the map at once; a
 time says when they can be read. Its memory is in ``kv_allocated``, and taken from ``kv_shared``, because no active
 request has it. If nothing runs and nothing is under way, but what waiting requests have loaded keeps others from
-starting, they give it up, and it stays in the cache: no policy can block a run.
+starting, they give it up, and it stays in the cache. What starts next loads as with ``load = "wait"``, since no other
+request is there to run meanwhile. So no policy can block a run.
 
 Source: as for :mod:`kvgym.simulator.tiers.kernel`, and the scheduler (``vllm/v1/core/sched/scheduler.py``).
 """
@@ -54,6 +55,8 @@ def kind_of_start(run: Run, i: int, found: int) -> int:
     """
     p, t, c, clock = run.prefix[i], run.tiered[i], cache_of(run), run.w.clock
     t.kind, t.wake, first = RUNS, np.inf, found
+    if run.tier.together == 1:
+        return RUNS
     if p.kept > 0:
         if t.loaded_at > clock:
             t.kind, t.wake = WAITS, t.loaded_at
@@ -296,8 +299,8 @@ def release(run: Run, i: int) -> None:
 
 @jit
 def release_all(run: Run) -> None:
-    """Let all waiting requests give up the units that they hold."""
-    i = run.w.queue_head
+    """Let all waiting requests give up the units that they hold; the next batch waits for its loads."""
+    i, run.tier.together = run.w.queue_head, 1
     while run.tier.num_kept > 0:
         release(run, i)
         i = run.requests[i].queue_next
