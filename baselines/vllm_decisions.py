@@ -66,7 +66,7 @@ allowed.
 _LATE_ARRIVALS, _ADMISSIONS = 1, 2  # regions of the state, if decisions are made one batch ahead
 _SEEN = 0  # the one real number: time of the last decision, until when arrivals have been seen
 
-_LOADED = -(2**31)  # more urgent than any priority
+_LOADED = -(2**31)  # and up to the number of loads more: more urgent than priorities below 2^31 less that
 
 _PREEMPTED = -2  # marks a preempted slot while the decision is made, less the tokens that it had been given
 # Victims up to here are requests that finished with the last batch: -2 the first, -3 the second …
@@ -77,10 +77,10 @@ _LATE = -2
 def urgency(view: PolicyView, i: int) -> int:
     """Return a key that is smaller for more urgent requests: by priority, then by arrival.
 
-    Those that hold what they have loaded come first.
+    Those that hold what they have loaded come first, in the order of their loads.
     """
     if held_in_queue(view, i) > 0:
-        return request_key(_LOADED, i)
+        return request_key(_LOADED + view.cache.prefix[i].place, i)
     return request_key(-1 - view.requests[i].priority, i)  # its negative would be too large for the lowest
 
 

@@ -198,7 +198,7 @@ def memory_of_victims(run: Run) -> int:
     freed = 0
     for j in range(run.w.num_finished):
         i = run.finished[j]
-        if run.prefix[i].victim != UNKNOWN:
+        if run.prefix[i].place != UNKNOWN:
             freed += allocated(run.problem, finished_tokens(run.problem, run.requests[i]))
             freed -= shared_by(run, i, True)
     return freed

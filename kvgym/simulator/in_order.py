@@ -86,7 +86,7 @@ def end_last_batch(run: Run) -> None:
     w, d = run.w, run.decision
     for j in range(w.num_finished):
         i = run.finished[j]
-        if run.prefix[i].victim == UNKNOWN:
+        if run.prefix[i].place == UNKNOWN:
             enter_rest(run, i, finished_tokens(run.problem, run.requests[i]))
             let_go(run, i)
     for k in range(w.num_active):
@@ -101,7 +101,7 @@ def end_batch_before_idle(run: Run) -> None:
     run.pool.ahead = 0
     hold_finished(run)
     for j in range(run.w.num_finished):
-        run.prefix[run.finished[j]].victim = UNKNOWN
+        run.prefix[run.finished[j]].place = UNKNOWN
     end_last_batch(run)
 
 
@@ -113,7 +113,7 @@ def release_next(run: Run, gone: int, late: int) -> tuple[int, int]:
         1 if it had finished with the last batch, else 0; and the memory that it had taken for its next tokens, tokens.
     """
     for j in range(run.w.num_finished if run.decision.ahead == 1 else 0):
-        if run.prefix[run.finished[j]].victim == gone:
+        if run.prefix[run.finished[j]].place == gone:
             let_go(run, run.finished[j])
             return 1, 0
     k = run.evict[gone - late]
@@ -128,7 +128,7 @@ def num_victims(run: Run) -> int:
     """Return how many requests the decision preempts, those included that had finished with the last batch."""
     count = run.decision.num_evict
     for j in range(run.w.num_finished if run.decision.ahead == 1 else 0):
-        count += 1 if run.prefix[run.finished[j]].victim != UNKNOWN else 0
+        count += 1 if run.prefix[run.finished[j]].place != UNKNOWN else 0
     return int(count)
 
 

@@ -263,7 +263,9 @@ PREFIX = np.dtype(
         ("kept", "i4"),  # units that it holds while it waits, see `tiers.loading`
         ("to_prefill", "i4"),  # tokens that were left to prefill when it started last
         ("known", "i4"),  # its tokens then: KV that it had or found, and those
-        ("victim", "i4"),  # of a finished one, under a decision made ahead: its place among those preempted
+        # Of one that loads: its place among all loads. Of a finished one, under a decision made ahead: among those
+        # preempted.
+        ("place", "i4"),
         # Neighbours in the lists of CONTENT.waiting; the first also in the list of pins.
         ("before", "i4", (2,)),
         ("after", "i4", (2,)),

@@ -31,7 +31,7 @@ def decide_ahead(view: PolicyView, decision: PolicyDecision) -> tuple[int, int]:
             shared = plan_kept(by_address(view.cache), i, 1)
             held -= shared * view.problem.prefix_unit
             units += view.cache.prefix[i].left - shared
-            view.cache.prefix[i].victim = UNKNOWN
+            view.cache.prefix[i].place = UNKNOWN
     return held, units
 
 
@@ -50,7 +50,7 @@ def preempt_finished(view: PolicyView, i: int, place: int) -> int:
     freed = allocated(view.problem, finished_tokens(view.problem, view.requests[i]))
     if view.problem.prefix_unit > 0:
         freed -= plan_kept(by_address(view.cache), i, -1) * view.problem.prefix_unit
-        view.cache.prefix[i].victim = place
+        view.cache.prefix[i].place = place
     return freed
 
 

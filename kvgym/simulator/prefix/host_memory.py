@@ -105,6 +105,7 @@ TIER = np.dtype(
         ("cheaper", "i8"),  # 1: loads only what ends before it could be computed
         ("asynchronous", "i8"),  # 1: only the request waits for its load
         ("together", "i8"),  # 1: the next batch waits for its loads nevertheless
+        ("num_begun", "i8"),  # loads so far for which only the request waits
         ("num_kept", "i8"),  # waiting requests with what they have loaded, or are loading
         ("wake", "f8"),  # s, next end of a transfer that a waiting request needs
         ("first_ended", "i4"),  # requests that have finished since the last batch

@@ -239,14 +239,14 @@ def load(run: Run, i: int, first: int, last: int) -> None:
 
 
 @jit
-def write_units(run: Run, i: int, first: int, last: int, begin: float) -> float:
-    """Offer the units ``first`` … ``last - 1`` of request ``i``, and write what is lacking from a time on.
+def write_units(run: Run, i: int, first: int, last: int, now: float, begin: float) -> float:
+    """Offer the units ``first`` … ``last - 1`` of request ``i`` now, and write what is lacking from a time on.
 
     Returns:
         When it has been written; -1 if nothing is, -2 if there is no room.
     """
     tier, place = run.tier, run.prefix[i].chain
-    count = offer(run, i, first, last, run.w.clock)
+    count = offer(run, i, first, last, now)
     if count == UNKNOWN:
         tier.total_refused += 1
         return -2.0
@@ -301,12 +301,12 @@ def write_back(run: Run, content: int) -> None:
 
 
 @jit
-def write_on(run: Run, lower: Run, i: int, first: int, last: int, done: float) -> None:
+def write_on(run: Run, lower: Run, i: int, first: int, last: int, now: float, done: float) -> None:
     """Write on what the last offer to the host has written there, of units ``first`` … ``last - 1``, from a time on."""
     place, number = run.prefix[i].chain, store_of(run).offer
     while run.stored[run.chain[place + first]].written != number:
         first += 1
-    end = write_units(lower, i, first, last, done)
+    end = write_units(lower, i, first, last, now, done)
     for j in range(first, last):
         if end >= 0.0 and lower.stored[run.chain[place + j]].written == store_of(lower).offer:
             b = run.stored[run.chain[place + j]]
@@ -336,21 +336,21 @@ def write(run: Run, end: float) -> None:
     for k in range(0 if tier.back == 1 else w.num_active):
         slot = run.active[k]
         if planned_tokens(run.decision, slot.planned, slot.num_prefill_left) > 0:
-            write_computed(run, slot.request_id, run.prefix[slot.request_id].num_units, end)
-    forget_ended(run, end)
+            write_computed(run, slot.request_id, run.prefix[slot.request_id].num_units, w.clock, end)
+    forget_ended(run, w.clock, end)
     tier.together = 0
 
 
 @jit
-def write_computed(run: Run, i: int, computed: int, end: float) -> None:
-    """Write the first ``computed`` units of request ``i`` from a time on, without those that it has offered already."""
+def write_computed(run: Run, i: int, computed: int, now: float, begin: float) -> None:
+    """Write the first ``computed`` units of request ``i`` from a time on, without those that it has offered before."""
     tier, p, t = run.tier, run.prefix[i], run.tiered[i]
     last: Any = computed
     if tier.outputs == 0:
         last = min(computed, run.requests[i].prompt_len // run.problem.prefix_unit)
     if t.offered >= last:
         return
-    done = write_units(run, i, t.offered, last, end)
+    done = write_units(run, i, t.offered, last, now, begin)
     if done == -2.0:
         return
     if done >= 0.0:
@@ -361,19 +361,19 @@ def write_computed(run: Run, i: int, computed: int, end: float) -> None:
                 run.below[content].safe_at, run.below[content].source = done, run.held[p.held + j]
                 run.stored[content].writer = i
         if tier.lower_row != 0:
-            write_on(run, run_with(tier.lower_row), i, t.offered, last, done)
+            write_on(run, run_with(tier.lower_row), i, t.offered, last, now, done)
     t.offered = last
 
 
 @jit
-def forget_ended(run: Run, end: float) -> None:
+def forget_ended(run: Run, now: float, begin: float) -> None:
     """Offer once more what requests that have finished were refused, and end their use."""
     tier = run.tier
     while tier.first_ended != UNKNOWN:
         i = tier.first_ended
         until, tier.first_ended = run.tiered[i].until, run.tiered[i].following
         if tier.back == 0:
-            write_computed(run, i, run.prefix[i].left, end)
+            write_computed(run, i, run.prefix[i].left, now, begin)
         end_use(run, i, until)
         if tier.lower_row != 0:
             end_use(run_with(tier.lower_row), i, until)
@@ -402,7 +402,7 @@ def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float)
     elif what == END:
         note_ended(run, i, time)
     elif what == IDLE:
-        forget_ended(run, time)
+        forget_ended(run, time, time)
     elif what == CHOOSE:
         answer = choose(run, i, first, last)
     elif what == PLAN:

@@ -193,7 +193,8 @@ def begin_load(run: Run, i: int, growth: int) -> bool:
     p.most = found
     list_waiting(c, ENDS, p.chain + found - 1, i)
     to_front(run, i)
-    p.kept = found
+    p.kept, p.place = found, run.tier.num_begun
+    run.tier.num_begun += 1
     run.tier.num_kept += 1
     begin_use(run, i)
     t.first = hit if t.used == 0 else min(t.first, hit)
@@ -263,7 +264,7 @@ def submit_loads(run: Run) -> None:
     if later and w.num_active == 0 and tier.num_kept > 0 and (d.num_evict > 0 or tier.wake == np.inf):
         if d.num_evict == 0:
             release_all(run)
-        tier.wake = w.clock  # decide again
+        tier.wake = base  # decide again
     if later and w.num_active == 0:  # no batch waits for these writes
         tier.stall_time += base - w.clock
         tier.fence = -1.0

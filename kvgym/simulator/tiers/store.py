@@ -229,7 +229,7 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
     Returns:
         How many are written; UNKNOWN if there is no room, so that they must be offered again.
     """
-    tier, p, rank, missing = store_of(run), run.prefix[i], rank_of(run, i), 0
+    tier, p, missing = store_of(run), run.prefix[i], 0
     tier.offer += 1
     for j in range(first, last):
         b = run.stored[run.chain[p.chain + j]]
@@ -237,7 +237,8 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
         if b.rank == 0:
             missing += 1
         elif b.ready_at <= now:
-            use(run, run.chain[p.chain + j], rank)
+            use(run, run.chain[p.chain + j], rank_of(run, i))
+    rank = rank_of(run, i) if missing > 0 else 0
     run.tiered[i].used = max(run.tiered[i].used, last)
     if not make_room_below(run, missing, now):
         return UNKNOWN
