@@ -136,7 +136,8 @@ def next_entering(
     Args:
         view: what the policy observes.
         memory: the policy's memory.
-        present: number of requests that are active or enter before it; if 0, the first may enter whatever its size.
+        present: number of requests that are active or enter before it; if 0, and no request that waits holds memory,
+            the first may enter whatever its size.
         aside: number of requests set aside because they are too long to begin now.
         room: memory that it may take, tokens.
 
@@ -145,7 +146,7 @@ def next_entering(
     """
     places = view.active.shape[0]
     i = first_waiting(view, memory)
-    if present == 0:
+    if present == 0 and view.worker.kv_allocated == 0:
         return i, aside
     while i != UNKNOWN and too_long(memory, memory.reals[notes_of(view, i) + OUTPUT]):
         if aside == min(MOST_ASIDE, places - 1):

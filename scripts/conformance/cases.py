@@ -95,8 +95,8 @@ class Step:
         drafts: with speculation, drafts that the batch verifies, then those that each running request has after it. Its
             tokens are prompt tokens or output tokens made.
         transfers: with a memory of the host, the loads so far, the blocks that were loaded and stored, and those there.
-        padded: whether a start has drafts without a proposal, see :data:`conformance.engines.PADDED`. It is not
-            compared.
+        unlike: what the engine does since the batch before and kvgym does otherwise, a class of differences; "" for
+            nothing. It is not compared.
     """
 
     time: float
@@ -108,8 +108,8 @@ class Step:
     cached: int = 0
     empty: bool = False
     drafts: tuple[int, ...] = ()
-    padded: bool = False
     transfers: tuple[int, ...] = ()
+    unlike: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ EMPTY_STEP = "after an empty step"
 ENDLESS = "without an end in both"
 """Class of schedules: the engine preempts and restarts the same requests for ever, and so does kvgym."""
 
-PADDED = "a start of one token is padded"
-"""Class of differences: next to decodes with drafts, the engine gives a start of one token as many tokens as them."""
+STUCK = "without an end in the engine"
+"""Class of schedules: what requests have loaded keeps others out for ever; in kvgym they give it up."""
 
 UNCOMPUTED = "blocks of a preempted request that were never computed"
 """Class of differences: with priorities, the engine caches what it scheduled for a request that the step preempts."""
@@ -109,6 +109,8 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
     if not found:
         return "" if theirs.ends else ENDLESS
     number = found.split(",")[0].removeprefix("step ")
+    if not number.isdigit() and not theirs.ends:
+        return STUCK
     if not number.isdigit():
         return PARTIAL_PROMPT if engine == "Vidur" and found.startswith("first_token") else "other"
     steps = theirs.steps[: int(number) + 1]
@@ -118,8 +120,8 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
         if "in-place" in engine and ", cached:" not in found:
             return EQUAL_HITS
         return PREEMPTED if any(step.preempted for step in steps) else "other"
-    if any(step.padded for step in steps):
-        return PADDED
+    if unlike := [step.unlike for step in steps if step.unlike]:
+        return unlike[-1]
     if "speculation" in engine and ", cached:" in found and any(step.preempted for step in steps):
         return UNCOMPUTED
     restarts = steps and {i for i, _ in steps[-1].tokens} & {*steps[-1].preempted}

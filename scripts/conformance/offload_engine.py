@@ -52,6 +52,16 @@ def draw_case(seed: int) -> Case:
     )
 
 
+WRITTEN_TWICE = "a request offers a block that is still being written for another"
+"""Class of differences: the engine does not count that as use of the block, kvgym does."""
+
+TAKEN_AGAIN = "the memory of a finished request is taken again while its last blocks are stored"
+"""Class of differences: the batch of the engine waits for that; in kvgym they are written after it."""
+
+COPIES = "two blocks with the same content"
+"""Class of differences: the engine finds a loaded block after one that has been computed meanwhile, kvgym before it."""
+
+
 @dataclass
 class Links:
     """The GPU's side: transfers in both directions, one after the other in each.
@@ -63,6 +73,8 @@ class Links:
         loading: the request of each load.
         later: stores that begin with the next step.
         counts: loads, and blocks that were loaded and stored.
+        unlike: what the engine has done since the last batch that kvgym does otherwise.
+        loaded: blocks of the GPU that were filled by loads.
     """
 
     case: Case
@@ -72,6 +84,8 @@ class Links:
     loading: dict[int, str] = field(default_factory=dict)
     later: list[tuple[int, Any]] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    unlike: str = ""
+    loaded: set[int] = field(default_factory=set)
 
     def store(self, number: int, job: Any, clock: float) -> None:
         """Begin a store."""
@@ -83,6 +97,7 @@ class Links:
         stores, flushed = dict(planned.store_jobs), planned.jobs_to_flush or set()
         self.counts[2] += sum(len(job.src_spec.block_ids) for job in stores.values())
         waited = [(number, stores.pop(number)) for number in flushed if number in stores]
+        self.unlike = TAKEN_AGAIN if waited else self.unlike
         for number, job in [*self.later, *waited]:
             self.store(number, job, clock)
         start = max([clock, *(self.ends[number] for number in flushed if number in self.ends)])
@@ -90,10 +105,16 @@ class Links:
             count = len(job.dst_spec.block_ids)
             self.counts[0] += 1
             self.counts[1] += count
+            self.loaded.update(job.dst_spec.block_ids)
             self.up = self.ends[number] = max(start, self.up) + count * self.case.load_time
             self.loading[number] = job.req_id
         self.later = list(stores.items())
         return float(start)
+
+    def has_copies(self, pool: Any) -> bool:
+        """Return whether a loaded block has the same content as another one."""
+        found = pool.cached_block_hash_to_block._cache.values()
+        return any(isinstance(same, dict) and len(same) > 1 and self.loaded & same.keys() for same in found)
 
     def ended(self, clock: float) -> tuple[list[int], set[str]]:
         """Return the transfers that have ended by a time, and the requests that had these loads."""
@@ -114,6 +135,7 @@ class Engine(vllm_engine.Engine):
         ``transfers`` of a step are the loads so far, and the blocks that were loaded, stored and are on the host.
         """
         scheduler, links = self._make_scheduler(case), Links(case)
+        _watch(scheduler.connector.manager, links)
         arrivals, count = vllm_engine.Arrivals(case), len(case.arrival)
         steps: list[Step] = []
         first, finish = [float("nan")] * count, [float("nan")] * count
@@ -139,8 +161,11 @@ class Engine(vllm_engine.Engine):
                 ran = vllm_engine._ran(scheduler, tokens, case)
                 memory = vllm_engine._memory(scheduler, case)
                 used = case.host_blocks - scheduler.connector.manager._get_num_free_chunks()
-                steps.append(Step(*before, preempted, ran, *memory, transfers=(*links.counts, used)))
-                preempted = ()
+                if links.has_copies(scheduler.kv_cache_manager.block_pool):
+                    links.unlike = COPIES
+                transfers = (*links.counts, used)
+                steps.append(Step(*before, preempted, ran, *memory, transfers=transfers, unlike=links.unlike))
+                preempted, links.unlike = (), ""
             clock = start + (duration(sum(tokens.values())) if tokens else 0.0)
             done, loaded = links.ended(clock)
             requests = {name: scheduler.requests[name] for name in tokens}
@@ -232,6 +257,20 @@ class Connector:
 
     def get_kv_connector_stats(self) -> None:
         """Return no figures."""
+
+
+def _watch(manager: Any, links: Links) -> None:
+    """Note offers of blocks that are still being written."""
+    prepare = manager.prepare_store
+
+    def prepare_store(keys: Any, context: Any) -> Any:
+        keys = list(keys)
+        there = filter(None, map(manager._policy.get, keys))
+        if not all(chunk.is_ready for chunk in there):
+            links.unlike = WRITTEN_TWICE
+        return prepare(keys, context)
+
+    manager.prepare_store = prepare_store
 
 
 def _waiting(scheduler: Any) -> tuple[int, ...]:

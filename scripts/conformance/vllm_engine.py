@@ -49,6 +49,9 @@ NAMES = {
 }
 """What the stubs of other modules must have, because the scheduler uses its value."""
 
+PADDED = "a start of one token is padded"
+"""Class of differences: next to decodes with drafts, the engine gives a start of one token as many tokens as them."""
+
 PADDING = -1
 """Token of drafts without a proposal: a start of one token is made as long as other decodes with drafts."""
 
@@ -382,7 +385,7 @@ def _with_drafts(
     if not case.by_batch:  # or it lacks the room for that
         padded |= any(case.texts or request.num_tokens == 1 for request in scheduler.waiting)
     drafts = (sum(map(len, verified.values())), *left)
-    return replace(step, tokens=tuple(tokens), drafts=drafts, padded=padded)
+    return replace(step, tokens=tuple(tokens), drafts=drafts, unlike=PADDED if padded else "")
 
 
 def _outputs(names: list[str], made: list[int]) -> Any:
