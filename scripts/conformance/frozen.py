@@ -12,7 +12,10 @@ from typing import Any
 
 from conformance.cases import PER_TOKEN, Case, Schedule, Step
 
-OPTIONAL = ("texts", "sessions", "think", "depth", "lookahead", "by_batch", "right")
+OPTIONAL = (
+    *("texts", "sessions", "think", "depth", "lookahead", "by_batch", "right"),
+    *("host_blocks", "load_time", "store_time", "prompt_only"),
+)
 """Fields of a case that are left out where they are empty."""
 
 MOST_STEPS = 24
@@ -29,8 +32,15 @@ def features(case: Case, schedule: Schedule) -> frozenset[str]:
     found |= {f"turns={len(case.sessions) > len({*case.sessions})}"} if case.sessions else set()
     found |= {f"table={bool(case.by_batch)}", f"lookahead={bool(case.lookahead)}"} if case.depth else set()
     found |= {f"cached={any(step.cached for step in schedule.steps)}"} if case.texts else set()
+    if case.host_blocks:
+        loads = {step.transfers[0] for step in schedule.steps}
+        found |= {f"prompt_only={case.prompt_only}", f"loads={len(loads) > 1}", f"full={_is_full(case, schedule)}"}
     alone = any(len(step.running) + len(step.waiting) == 1 for step in schedule.steps)
     return frozenset(found | {f"alone={alone}", f"empty={any(step.empty for step in schedule.steps)}"})
+
+
+def _is_full(case: Case, schedule: Schedule) -> bool:
+    return any(step.transfers[3] == case.host_blocks for step in schedule.steps)
 
 
 def choose(played: Iterable[tuple[Case, Schedule]], most: int) -> list[tuple[Case, Schedule]]:
@@ -84,13 +94,20 @@ def case_of(line: dict[str, Any]) -> Case:
     return Case(**(line | columns))
 
 
+def _used(step: Step) -> list[Any]:
+    """Return the fields of caches, drafts and transfers, as far as any of them is used."""
+    fields: list[Any] = [step.cached, step.drafts, step.transfers]
+    while fields and not fields[-1]:
+        fields.pop()
+    return fields
+
+
 def recorded(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule for JSON."""
     steps = [
-        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks, s.cached, s.drafts]
+        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks, *_used(s)]
         for s in schedule.steps
     ]
-    steps = [step if step[-1] else step[:-1] if step[-2] else step[:-2] for step in steps]
     return {"steps": steps, "first": _units(schedule.first_token), "finish": _units(schedule.finish)}
 
 
@@ -102,7 +119,12 @@ def _tuples(value: Any) -> Any:
 def schedule_of(line: dict[str, Any]) -> Schedule:
     """Return a schedule that :func:`recorded` has described."""
     steps = tuple(
-        Step(*_seconds(step[:1]), *map(_tuples, step[1:7]), drafts=tuple(step[7]) if len(step) > 7 else ())
+        Step(
+            *_seconds(step[:1]),
+            *map(_tuples, step[1:7]),
+            drafts=tuple(step[7]) if len(step) > 7 else (),
+            transfers=tuple(step[8]) if len(step) > 8 else (),
+        )
         for step in line["steps"]
     )
     return Schedule(steps, _seconds(line["first"]), _seconds(line["finish"]))

@@ -27,7 +27,7 @@ def test_recorded_schedules_are_equal(path):
     for case, theirs in played:
         if engine["engine"] == "vllm":
             compared = AHEAD_COMPARED if "async" in engine.get("options", "") else COMPARED
-            assert difference(play_vllm(case, compiled=not case.depth), theirs, compared) == "", case
+            assert difference(play_vllm(case, compiled=not (case.depth or case.host_blocks)), theirs, compared) == "", case
         elif engine["engine"] == "sglang":
             assert difference(play_sglang(case), theirs) == "", case
         else:
@@ -91,6 +91,10 @@ def test_differences_are_named():
     endless = replace(schedule, finish=(*schedule.finish[:-1], float("nan")))
     assert [difference(s, replace(s)) for s in (schedule, endless)] == ["", ""]
     assert [classify("", s, "vllm 0.33.0") for s in (schedule, endless)] == ["", "without an end in both"]
-    assert difference(schedule, endless).startswith("finish times")
+    found = difference(schedule, endless)
+    assert found.startswith("finish times")
+    assert classify(found, endless, "vllm 0.33.0, offloading") == "without an end in the engine"
+    unlike = replace(schedule, steps=(replace(first, unlike="a reason"), *rest))
+    assert classify("step 0, blocks: …", unlike, "vllm 0.33.0, offloading") == "a reason"
     assert "steps here" in difference(replace(schedule, steps=tuple(rest[:0])), schedule)
     assert difference(replace(schedule, finish=()), schedule).startswith("finish times")
