@@ -240,9 +240,20 @@ def check_memory(simulation: Any) -> None:
     assert w["kv_allocated"] + w["kv_cached"] <= 40
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "lpm", "sarathi", "vllm_v1", "work_conserving_sjf"])
-def test_what_always_holds(policy: str) -> None:
-    for seed in (1, 3):
+@pytest.mark.parametrize(
+    ("policy", "seeds"),
+    [
+        ("fcfs", (1, 3)),
+        ("lpm", (1, 3)),
+        ("ranked", (1, 69)),  # nothing runs, and the first request does not fit beside what another holds
+        ("sarathi", (1, 28)),  # two load, and neither could start beside the other
+        ("vllm_v1", (1, 3)),
+        ("vllm_v1:policy=priority", (2,)),
+        ("work_conserving_sjf", (1, 3)),
+    ],
+)
+def test_what_always_holds(policy: str, seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
         system, table = random_case(seed)
         simulation, _ = prepare_run(system, table, make_policy(policy), compiled=False)
         decisions = 0
