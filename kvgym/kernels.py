@@ -116,7 +116,6 @@ from kvgym.simulator.kernels.heap import request_key as request_key
 from kvgym.simulator.kernels.loads import LOADS as LOADS
 from kvgym.simulator.kernels.loads import RUNS as RUNS
 from kvgym.simulator.kernels.loads import WAITS as WAITS
-from kvgym.simulator.kernels.loads import claim_to_start as claim_to_start
 from kvgym.simulator.kernels.loads import held_in_queue as held_in_queue
 from kvgym.simulator.kernels.loads import kind_of_start as kind_of_start
 from kvgym.simulator.kernels.loads import memory_reserved as memory_reserved
@@ -129,6 +128,7 @@ from kvgym.simulator.kernels.memory import all_stay as all_stay
 from kvgym.simulator.kernels.memory import begins_like_another as begins_like_another
 from kvgym.simulator.kernels.memory import chunk_that_fits as chunk_that_fits
 from kvgym.simulator.kernels.memory import claim_of as claim_of
+from kvgym.simulator.kernels.memory import claim_to_start as claim_to_start
 from kvgym.simulator.kernels.memory import clear_all as clear_all
 from kvgym.simulator.kernels.memory import evict as evict
 from kvgym.simulator.kernels.memory import evict_latest as evict_latest

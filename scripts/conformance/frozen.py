@@ -34,7 +34,11 @@ def features(case: Case, schedule: Schedule) -> frozenset[str]:
     found |= {f"cached={any(step.cached for step in schedule.steps)}"} if case.texts else set()
     if case.host_blocks:
         loads = {step.transfers[0] for step in schedule.steps}
-        found |= {f"prompt_only={case.prompt_only}", f"loads={len(loads) > 1}", f"full={_is_full(case, schedule)}"}
+        found |= {
+            f"prompt_only={case.prompt_only}",
+            f"loads={len(loads) > 1}",
+            f"full={_is_full(case, schedule)}",
+        }
     alone = any(len(step.running) + len(step.waiting) == 1 for step in schedule.steps)
     return frozenset(found | {f"alone={alone}", f"empty={any(step.empty for step in schedule.steps)}"})
 

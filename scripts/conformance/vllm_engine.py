@@ -51,9 +51,8 @@ NAMES = {
 
 PADDED = "a start of one token is padded"
 """Class of differences: next to decodes with drafts, the engine gives a start of one token as many tokens as them."""
-
 PADDING = -1
-"""Token of drafts without a proposal: a start of one token is made as long as other decodes with drafts."""
+"""Token of drafts without a proposal: such a start is made as long as other decodes with drafts."""
 
 MAX_LEN = 1 << 20
 """Longest context of the model, tokens: never a limit here."""

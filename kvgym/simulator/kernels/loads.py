@@ -10,7 +10,6 @@ from typing import Any
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.simulator.blocks import allocated, written_tokens
-from kvgym.simulator.kernels.memory import claim_of
 from kvgym.simulator.policy_interface import PolicyView
 from kvgym.simulator.prefix.tier_hook import KIND, LOADS, RESERVE, RUNS, WAITS, call_tier
 from kvgym.simulator.tables import UNKNOWN
@@ -19,7 +18,6 @@ __all__ = [
     "LOADS",
     "RUNS",
     "WAITS",
-    "claim_to_start",
     "held_in_queue",
     "kind_of_start",
     "memory_reserved",
@@ -58,12 +56,6 @@ def held_in_queue(view: PolicyView, i: int) -> int:
     if view.problem.prefix_unit == 0:
         return 0
     return int(view.cache.prefix[i].kept * view.problem.prefix_unit)
-
-
-@jit_inline
-def claim_to_start(view: PolicyView, i: int) -> int:
-    """Return :func:`~kvgym.simulator.kernels.memory.claim_of` a waiting request, less what it holds already, tokens."""
-    return claim_of(view, view.requests[i]) - held_in_queue(view, i)
 
 
 @jit_inline

@@ -10,6 +10,7 @@ from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.kernels.drafts import need_of_slot
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.kernels.heap import heap_first, heap_pop
+from kvgym.simulator.kernels.loads import held_in_queue
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
 from kvgym.simulator.prefix.plan import (
     begins_like_marked,
@@ -254,6 +255,12 @@ def claim_of(view: PolicyView, row: Any) -> int:
     """
     unwritten = view.problem.prefill_emits - view.problem.prefill_writes
     return allocated(view.problem, row.num_kv_tokens + row.num_prefill_left + 1 - unwritten)
+
+
+@jit_inline
+def claim_to_start(view: PolicyView, i: int) -> int:
+    """Return :func:`claim_of` a waiting request, less what it holds already, tokens."""
+    return claim_of(view, view.requests[i]) - held_in_queue(view, i)
 
 
 @jit_inline

@@ -20,14 +20,15 @@ FILES = sorted(Path(__file__).parent.glob("*.jsonl"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_recorded_schedules_are_equal(path):
-    engine, played = frozen.read(path)
+    engine, recorded = frozen.read(path)
     assert path.stem == "-".join(engine.values())
-    assert len(played) >= 4
-    assert any(step.preempted or step.cached for _, theirs in played for step in theirs.steps)
-    for case, theirs in played:
+    assert len(recorded) >= 4
+    assert any(step.preempted or step.cached for _, theirs in recorded for step in theirs.steps)
+    for case, theirs in recorded:
         if engine["engine"] == "vllm":
             compared = AHEAD_COMPARED if "async" in engine.get("options", "") else COMPARED
-            assert difference(play_vllm(case, compiled=not (case.depth or case.host_blocks)), theirs, compared) == "", case
+            played = play_vllm(case, compiled=not (case.depth or case.host_blocks))
+            assert difference(played, theirs, compared) == "", case
         elif engine["engine"] == "sglang":
             assert difference(play_sglang(case), theirs) == "", case
         else:
