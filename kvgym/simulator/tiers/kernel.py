@@ -372,11 +372,16 @@ def forget_ended(run: Run, now: float, begin: float) -> None:
     while tier.first_ended != UNKNOWN:
         i = tier.first_ended
         until, tier.first_ended = run.tiered[i].until, run.tiered[i].following
-        if tier.back == 0:
-            write_computed(run, i, run.prefix[i].left, now, begin)
+        write_computed(run, i, run.prefix[i].left, now, begin)
         end_use(run, i, until)
-        if tier.lower_row != 0:
-            end_use(run_with(tier.lower_row), i, until)
+
+
+@jit
+def forget(run: Run, i: int, until: float) -> None:
+    """Let request ``i``, which has finished, use no memory any more; its KV is kept to a time."""
+    end_use(run, i, until)
+    if run.tier.lower_row != 0:
+        end_use(run_with(run.tier.lower_row), i, until)
 
 
 @kernel(TIER_SIGNATURE, "simulator")
@@ -399,8 +404,10 @@ def tier_kernel(row: int, what: int, i: int, first: int, last: int, time: float)
         write(run, time)
     elif what == DROP:
         write_back(run, i)
-    elif what == END:
+    elif what == END and run.tier.asynchronous == 1:
         note_ended(run, i, time)
+    elif what == END:
+        forget(run, i, time)
     elif what == IDLE:
         forget_ended(run, time, time)
     elif what == CHOOSE:

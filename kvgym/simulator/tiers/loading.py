@@ -332,7 +332,7 @@ def load_whole(run: Run, i: int) -> int:
 
 @jit
 def note_ended(run: Run, i: int, until: float) -> None:
-    """List request ``i``, which has finished: it is done with after the offers of the next batch.
+    """List request ``i``, which has finished: it is done with after the offers of the next batch, as in the engine.
 
     Its KV is kept to a time, see :func:`~kvgym.simulator.tiers.store.end_use`.
     """

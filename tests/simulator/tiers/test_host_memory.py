@@ -266,13 +266,9 @@ def test_what_always_holds(seed: int, policy: str) -> None:
 def test_compiled_equals_uncompiled() -> None:
     for seed in (0, 3, 4, 6):
         system, table = random_case(seed)
-        if (
-            system.host_memory is not None
-            and system.host_memory.load_if == "always"
-            and not system.host_memory.below
-        ):
-            asynchronous = dataclasses.replace(system.host_memory, load="async")
-            system = dataclasses.replace(system, host_memory=asynchronous)
+        memory = system.host_memory
+        if memory is not None and (memory.load_if, memory.write, memory.below) == ("always", "through", None):
+            system = dataclasses.replace(system, host_memory=dataclasses.replace(memory, load="async"))
         results = [
             simulate(system, table, make_policy("vllm_v1"), compiled=compiled) for compiled in (True, False)
         ]

@@ -38,9 +38,11 @@ class Manager:
         self, i: int, first: int, last: int, coming: set[int], now: int
     ) -> tuple[set[int], set[int]] | None:
         """Offer units; return those written and those dropped, None without room."""
-        chain, rank = self.chains[i], self.rank(i, now)
+        chain, rank = self.chains[i], 0
         offered = chain[first:last]
         missing = [content for content in offered if content not in self.units]
+        if any(content not in coming for content in offered):  # what others are writing counts for nothing
+            rank = self.rank(i, now)
         lacking = len(self.units) + len(missing) - self.capacity
         order = sorted((unit[:2], content) for content, unit in self.units.items())
         ready = [content for _, content in order if not self.units[content][2] and content not in offered]
