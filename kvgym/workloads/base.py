@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvgym.errors import ConfigError, WorkloadError, field_errors, shown
-from kvgym.utils.seeding import stream_seed
 
 MAX_TOKENS = 2**31 - 1
 """Largest length in a request table, tokens."""
@@ -101,16 +100,3 @@ class FloatRange(Spec):
     def draw(self, rng: np.random.Generator) -> float:
         """Return one draw."""
         return float(rng.uniform(self.low, self.high))
-
-
-def substream(seed: int, name: str, *key: int) -> np.random.Generator:
-    """Return the generator of part ``key`` of the named stream ``name``.
-
-    Parts separate draws that must not affect each other, such as prompt and output lengths.
-
-    Args:
-        seed: non-negative seed of the whole run.
-        name: one of :data:`kvgym.utils.seeding.STREAMS`.
-        *key: number of the part; without it, the stream itself.
-    """
-    return np.random.Generator(np.random.PCG64(stream_seed(seed, name, *key)))

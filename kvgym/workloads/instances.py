@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvgym.workloads.base import IntRange, substream
+from kvgym.utils.seeding import stream
+from kvgym.workloads.base import IntRange
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import make_workload
 
@@ -16,7 +17,7 @@ def draw_capacity(capacity: IntRange, seed: int) -> int:
         capacity: range of the memory.
         seed: seed of the instance.
     """
-    return capacity.draw(substream(seed, "lengths", _CAPACITY))
+    return capacity.draw(stream(seed, "lengths", _CAPACITY))
 
 
 def mcsf_instance(model: int, seed: int) -> tuple[RequestTable, int]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.arguments import explained
+from kvgym.utils.seeding import stream
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times, mean_rate_of
-from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
+from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
@@ -50,7 +51,7 @@ class Workload:
         trace: the data, None without a trace.
     """
 
-    _stream = staticmethod(substream)
+    _stream = staticmethod(stream)
 
     @explained
     def __init__(self, spec: WorkloadSpec, trace: Trace | None = None) -> None:

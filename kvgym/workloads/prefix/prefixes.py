@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from kvgym.errors import WorkloadError
-from kvgym.workloads.base import MAX_TOKENS, Spec, substream
+from kvgym.utils.seeding import stream
+from kvgym.workloads.base import MAX_TOKENS, Spec
 from kvgym.workloads.graphs import Parents
 from kvgym.workloads.hashes import BlockHashes, positions, renumber
 from kvgym.workloads.lengths import AnyLength, ConstantLength, Tokens, draw_index
@@ -192,10 +193,10 @@ class Prefixes(Spec):
         count = 1
         for k, level in enumerate(self.levels):
             weights = np.arange(1, level.count + 1, dtype=np.float64) ** -level.zipf
-            node = node * level.count + draw_index(weights, substream(seed, "prefixes", _CHOICE, k).random(n))
+            node = node * level.count + draw_index(weights, stream(seed, "prefixes", _CHOICE, k).random(n))
             count *= level.count
             nodes[:, k] = node
-            tokens = level.lengths.sample(count, substream(seed, "prefixes", _TOKENS, k))
+            tokens = level.lengths.sample(count, stream(seed, "prefixes", _TOKENS, k))
             ends[:, k + 1] = ends[:, k] + tokens[node]
         return nodes, ends
 
@@ -211,8 +212,8 @@ class Prefixes(Spec):
         n, turns = len(table), self.turns
         if turns is None:
             return np.arange(n), np.ones(n, np.int64), shared, np.full(n, -1), {}
-        place = (substream(seed, "prefixes", _SESSION).random(n) * turns.open).astype(np.int64).tolist()
-        numbers = turns.numbers.sample(n, substream(seed, "prefixes", _TURNS)).tolist()
+        place = (stream(seed, "prefixes", _SESSION).random(n) * turns.open).astype(np.int64).tolist()
+        numbers = turns.numbers.sample(n, stream(seed, "prefixes", _TURNS)).tolist()
         own, front, most = (
             (table.prompt_len + table.output_len).tolist(),
             shared.tolist(),
@@ -248,8 +249,8 @@ class Prefixes(Spec):
         columns: dict[str, NDArray[Any]] = {"session_id": first, "turn": turn}
         if turns.gaps:
             shares = np.array([gap.share for gap in turns.gaps])
-            chosen = draw_index(shares, substream(seed, "thinking", _KIND).random(len(turn)))
-            normal = substream(seed, "thinking", _TIME).standard_normal(len(turn))
+            chosen = draw_index(shares, stream(seed, "thinking", _KIND).random(len(turn)))
+            normal = stream(seed, "thinking", _TIME).standard_normal(len(turn))
             seconds = np.stack([gap.seconds(normal) for gap in turns.gaps])[chosen, np.arange(len(turn))]
             kinds = np.array([GAP_KINDS.index(gap.kind) for gap in turns.gaps])[chosen]
             columns["think_time"] = np.where(turn > 1, seconds, 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.utils.files import whole_file, write_text
 from kvgym.utils.frame import pyarrow
-from kvgym.workloads.base import substream
+from kvgym.utils.seeding import stream
 from kvgym.workloads.lengths import LogNormalLength
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.writer import write_requests
@@ -24,9 +24,9 @@ Rows = list[dict[str, Any]]
 
 def sample_requests(num_requests: int = 200, seed: int = 0) -> RequestTable:
     """Return synthetic requests: Poisson, 5 per second, lognormal lengths; times in whole milliseconds."""
-    gaps = substream(seed, "arrivals").exponential(0.2, num_requests)
-    prompt = LogNormalLength(median=300, mean=500).sample(num_requests, substream(seed, "lengths", 0))
-    output = LogNormalLength(median=80, mean=120).sample(num_requests, substream(seed, "lengths", 1))
+    gaps = stream(seed, "arrivals").exponential(0.2, num_requests)
+    prompt = LogNormalLength(median=300, mean=500).sample(num_requests, stream(seed, "lengths", 0))
+    output = LogNormalLength(median=80, mean=120).sample(num_requests, stream(seed, "lengths", 1))
     times = np.cumsum(gaps)
     times = np.round(times - times[0], 3)
     return RequestTable.from_columns(arrival_time=times, prompt_len=prompt, output_len=output)
