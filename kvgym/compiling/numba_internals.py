@@ -260,6 +260,12 @@ def generate_prefetch(context: Any, builder: Any, signature: Any, arguments: Any
     return context.get_dummy_value()
 
 
+def generate_take(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the code of an intrinsic ``(address, count) -> number`` that adds to a number, one thread at a time."""
+    pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+    return builder.atomic_rmw("add", pointer, arguments[1], "monotonic")
+
+
 def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
     """Return the two addresses of a first-class function: its C wrapper and its compiled code."""
     from numba.experimental import function_type as typed

@@ -22,6 +22,7 @@ from kvgym.compiling.numba_internals import (
     function_addresses,
     function_maker,
     generate_prefetch,
+    generate_take,
 )
 from kvgym.compiling.records import as_records
 from kvgym.utils.checks import check_flag
@@ -69,6 +70,21 @@ def _prefetch(typing: Any, address: Any) -> Any:
 
 prefetch = generated(_prefetch, lambda address: None)
 """Prefetch the cache line at an address: a hint to the processor, without effect on results."""
+
+
+def _take(typing: Any, address: Any, count: Any) -> Any:
+    return types.int64(types.int64, types.int64), generate_take
+
+
+def _take_in_python(address: int, count: int) -> int:
+    number = ctypes.c_int64.from_address(int(address))
+    found = number.value
+    number.value += count
+    return found
+
+
+take = generated(_take, _take_in_python)
+"""Add ``count`` to the int64 at an address and return what it was; threads that do so get different numbers."""
 
 
 _NOTHING = np.zeros(8)

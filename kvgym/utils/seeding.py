@@ -33,7 +33,9 @@ def stream_seed(seed: int, name: str, *part: int) -> np.random.SeedSequence:
 
 def stream(seed: int, name: str, *part: int) -> np.random.Generator:
     """Return the generator of a stream or a part of it, see :func:`stream_seed`; equal arguments give equal bits."""
-    words: Any = StreamSeed.of(check_seed(seed), _key(name, part))  # a kind of sequence that NumPy's hints lack
+    words: Any = StreamSeed.of(
+        check_seed(seed), _key(name, part)
+    )  # a kind of sequence that NumPy's hints lack
     return np.random.Generator(np.random.PCG64(words))
 
 

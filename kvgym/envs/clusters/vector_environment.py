@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from kvgym.envs.closing import Closed
 from kvgym.envs.clusters.environment import ClusterEnv
 from kvgym.envs.scheduling.actions.reading import outside
-from kvgym.envs.scheduling.stepping import RUNNING, START, STEP
+from kvgym.envs.scheduling.stepping import RUNNING, STEP
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
 from kvgym.metrics.catalogue import STANDARD_METRICS
@@ -28,7 +29,7 @@ class ClusterEpisodes:
         envs: the clusters.
         compiled: whether they run compiled code.
         lock: held while the environment steps, is reset or closed.
-        todo: uint8 (N,): START, STEP or 0, for :meth:`run`.
+        todo: uint8 (N,): STEP or 0, for :meth:`run`.
         actions: float64 (N, a), for the next step.
         observations: float32 (N, D), from the latest step.
         masks: uint8 (N, K).
@@ -55,11 +56,21 @@ class ClusterEpisodes:
         self._seeds = [0] * count
 
     def prepare(self, index: int, seed: int) -> None:
-        """Choose the requests of the next episode of a cluster; :meth:`run` with START starts it."""
+        """Choose the requests of the next episode of a cluster; :meth:`begin` starts it."""
         self._seeds[index] = seed
 
-    def run(self) -> None:
-        """Start or step each cluster as ``todo`` requests.
+    def begin(self, indices: Iterable[int]) -> None:
+        """Start the prepared episodes of some clusters."""
+        for i in indices:
+            self.envs[i].start(self._seeds[i])
+            self.outcomes[i] = RUNNING
+            self._record(i, 0)
+
+    def run(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Step the clusters that ``todo`` marks.
+
+        Args:
+            meanwhile: is called once no action has been refused.
 
         Raises:
             ConfigError: an action is not in the action space; nothing has changed.
@@ -70,13 +81,10 @@ class ClusterEpisodes:
             i = int(np.flatnonzero(wrong)[0])
             raise outside(self.envs[i].action_space, self.actions[i], f" of environment {i}")
         for i in np.flatnonzero(self.todo).tolist():
-            env, ignored = self.envs[i], 0
-            if self.todo[i] == START:
-                env.start(self._seeds[i])
-                self.outcomes[i] = RUNNING
-            else:
-                self.outcomes[i], ignored = env.advance(self.actions[i])
+            self.outcomes[i], ignored = self.envs[i].advance(self.actions[i])
             self._record(i, ignored)
+        if meanwhile is not None:
+            meanwhile()
 
     def _record(self, i: int, ignored: int) -> None:
         env = self.envs[i]

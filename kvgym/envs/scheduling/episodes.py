@@ -6,10 +6,8 @@ The scalar and the vector environment are interfaces to this class, with N = 1 a
 from __future__ import annotations
 
 import copy
-import os
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +30,7 @@ from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_p
 from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
+from kvgym.envs.scheduling.threads import Threads
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.metrics.catalogue import STANDARD_METRICS
 from kvgym.metrics.compute import compute_metrics
@@ -147,8 +146,8 @@ class Episodes(Arrays):
         self._needs = frozenset(config.information)
         self.lock = threading.Lock()
         self._entry: Any = None
-        self._orders = list(self.orders)
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._threads = Threads(self, compiled=self.compiled)
+        self._drawn: dict[int, tuple[RequestTable, ReferenceRewards | None]] = {}
 
     def check_information(self, table: RequestTable) -> None:
         """Check that the workload has the information to be revealed.
@@ -214,21 +213,27 @@ class Episodes(Arrays):
     # ------------------------------------------------------------ running
 
     def prepare(self, index: int, seed: int) -> None:
-        """Write a new episode into the tables of environment ``index``; :meth:`run` with START starts it."""
-        table = self.requests(seed)
-        slot = self.slots[index]
-        needed, sizes = self._layout.rows(table), slot.block.sizes
-        if not needed.fit(Rows.of(sizes)):
-            self._use(index, Block(self._layout.larger(sizes, needed), self.settings))
-        block = slot.block
-        self._layout.begin(block, table, self._needs)
-        if "class_rates" in self._needs:
-            block["episode"][0]["classes"] = class_table(table.classes)
-        slot.table = table
+        """Draw the requests of the next episode of environment ``index``; :meth:`begin` starts it."""
+        table, reference = self.requests(seed), None
         if self.reference is not None:
-            slot.reference = ReferenceRewards(
-                self.simulate(self.reference, table, seed), self.config.reward, self.reward_scale
-            )
+            result = self.simulate(self.reference, table, seed)
+            reference = ReferenceRewards(result, self.config.reward, self.reward_scale)
+        self._drawn[index] = table, reference
+
+    def begin(self, indices: Iterable[int]) -> None:
+        """Start the prepared episodes of some environments."""
+        self.todo[:] = 0
+        for index in indices:
+            slot = self.slots[index]
+            slot.table, slot.reference = table, _ = self._drawn.pop(index)
+            needed, sizes = self._layout.rows(table), slot.block.sizes
+            if not needed.fit(Rows.of(sizes)):
+                self._use(index, Block(self._layout.larger(sizes, needed), self.settings))
+            self._layout.begin(slot.block, table, self._needs)
+            if "class_rates" in self._needs:
+                slot.block["episode"][0]["classes"] = class_table(table.classes)
+            self.todo[index] = START
+        self.run()
 
     @property
     def reward_scale(self) -> float:
@@ -256,8 +261,11 @@ class Episodes(Arrays):
         self.slots[index].block = block
         self.control[index] = block.control
 
-    def run(self) -> None:
+    def run(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Start, step or observe each environment as ``todo`` requests, with ``actions``.
+
+        Args:
+            meanwhile: is called as soon as no action has been refused; it must not touch the tables.
 
         Raises:
             ConfigError: an action is not in the space; nothing has changed.
@@ -270,9 +278,7 @@ class Episodes(Arrays):
                 if self.compiled
                 else uncompiled(step_envs)
             )
-        failed = self._entry(self._orders[0])
-        if failed == 0 and len(self._orders) > 1:
-            failed = max(self._run_parts(self._orders[1:]))
+        failed = self._threads.run(self._entry, meanwhile)
         if failed < 0:
             owner = f" of environment {-1 - failed}" if len(self.slots) > 1 else ""
             raise outside(self.space, self.actions[-1 - failed], owner)
@@ -292,20 +298,9 @@ class Episodes(Arrays):
                 earned = reference.step(float(self.times[index]), over)
                 self.rewards[index] = (self.rewards[index] - earned) / reference.total
 
-    def _run_parts(self, orders: Sequence[NDArray[np.int64]]) -> list[int]:
-        """Run the parts, the first in this thread and each other one in its own thread."""
-        if not self.compiled:
-            return [self._entry(order) for order in orders]
-        if self._pool is None or self._pool[0] != os.getpid():  # threads do not outlive a fork
-            self._pool = os.getpid(), ThreadPoolExecutor(len(orders) - 1, "kvgym")
-        waiting = [self._pool[1].submit(self._entry, order) for order in orders[1:]]
-        return [self._entry(orders[0]), *(found.result() for found in waiting)]
-
     def close(self) -> None:
         """Stop the threads and free all memory; later access raises ClosedEnvironmentError."""
-        if self._pool is not None:
-            self._pool[1].shutdown()
-            self._pool = None
+        self._threads.close()
         freed: Any = Closed()
         self.slots = self._entry = freed
 
@@ -329,9 +324,7 @@ class Episodes(Arrays):
     def start(self, index: int, seed: int) -> None:
         """Start a new episode in one environment."""
         self.prepare(index, seed)
-        self.todo[:] = 0
-        self.todo[index] = START
-        self.run()
+        self.begin([index])
 
     def _begun(self, index: int) -> Slot:
         """Return an environment that has an episode, else raise ResetNeeded."""
@@ -439,7 +432,6 @@ class Episodes(Arrays):
 
 __all__ = [
     "RUNNING",
-    "START",
     "STEP",
     "TERMINATED",
     "TRUNCATED",

@@ -204,7 +204,7 @@ ARRAYS = (*CALL_ARRAYS, "given")
 
 WIDTHS = len(ARRAYS)
 ACTIONS, OBSERVATIONS, GIVEN_ACTIONS = map(ARRAYS.index, ("actions", "observations", "given"))
-FIRST, LAST, WORK, GIVEN = 2 * WIDTHS, 2 * WIDTHS + 1, 2 * WIDTHS + 2, 2 * WIDTHS + 3
+FIRST, LAST, COUNT, WORK, GIVEN, PARTS, TAKEN, NEXT, ORDER = range(2 * WIDTHS, 2 * WIDTHS + 9)
 """Indices in an order, see :class:`Arrays`."""
 
 CHECK, PLAY = 1, 2
@@ -227,11 +227,14 @@ class Arrays:
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: clocks, seconds.
         given: (N, a) of the dtype of the actions' space: unconverted actions, which the call copies to ``actions``.
-        orders: int64 (1 or 1 + T, 28), arguments of calls. An order has the addresses of the arrays in the order of
+        orders: int64 (1 or 1 + T, 33), arguments of calls. An order has the addresses of the arrays in the order of
             :data:`ARRAYS`, and from WIDTHS on the lengths of their rows. FIRST and LAST (exclusive)
-            environment follow, then WORK (:data:`CHECK`, :data:`PLAY`); GIVEN is the dtype code of ``given``
+            environment follow, COUNT (N), then WORK (:data:`CHECK`, :data:`PLAY`); GIVEN is the dtype code of ``given``
             (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), or 0 if actions are in ``actions``. With
-            T threads the first order checks all actions, and the others divide the environments between them.
+            T threads the first order checks all actions, and the others divide the environments between them. PARTS
+            is their number: a call that has finished its own part helps with the others. TAKEN is the address of the
+            number of environments of the part that have been taken, and NEXT that of the next part's order.
+        taken: int64 (1 or 1 + T, 8), these numbers, which must be 0 before the calls of T threads.
     """
 
     def __init__(
@@ -260,10 +263,15 @@ class Arrays:
         self.terms = guarded(np.zeros((count, terms)))
         self.outcomes, self.ignored = guarded(np.zeros(count, np.int64)), guarded(np.zeros(count, np.int64))
         parts = 0 if threads == 1 else threads
-        self.orders = np.zeros((1 + parts, GIVEN + 1), np.int64)
-        self.orders[0, FIRST:GIVEN] = 0, count, CHECK if parts else CHECK | PLAY
-        for k in range(parts):
-            self.orders[1 + k, FIRST:GIVEN] = k * count // parts, (k + 1) * count // parts, PLAY
+        self.orders = np.zeros((1 + parts, ORDER), np.int64)
+        self.taken = np.zeros((1 + parts, LINE // 8), np.int64)  # on a cache line each
+        self.orders[:, COUNT], self.orders[:, PARTS] = count, max(parts, 1)
+        self.orders[0, FIRST:COUNT], self.orders[0, WORK] = (0, count), CHECK if parts else CHECK | PLAY
+        for k, order in enumerate(self.orders):
+            following = self.orders[1 + k % parts if parts else 0]
+            order[TAKEN], order[NEXT] = self.taken[k].ctypes.data, following.ctypes.data
+        for k, order in enumerate(self.orders[1:]):
+            order[FIRST:COUNT], order[WORK] = (k * count // parts, (k + 1) * count // parts), PLAY
         for k, name in enumerate(ARRAYS):
             array = getattr(self, name)
             self.orders[:, k] = array.ctypes.data

@@ -13,7 +13,7 @@ from numba import types
 
 from kvgym.compiling.kernel import jit, jit_inline, kernel
 from kvgym.compiling.places import places
-from kvgym.compiling.pointers import function_at, view_at
+from kvgym.compiling.pointers import function_at, take, view_at
 from kvgym.compiling.tables import opener
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
 from kvgym.envs.scheduling.actions.kind import (
@@ -30,10 +30,15 @@ from kvgym.envs.scheduling.memory import (
     ACTIONS,
     CALL_ARRAYS,
     CHECK,
+    COUNT,
     FIRST,
     GIVEN,
     GIVEN_ACTIONS,
     LAST,
+    NEXT,
+    ORDER,
+    PARTS,
+    TAKEN,
     WIDTHS,
     WORK,
     Call,
@@ -42,6 +47,7 @@ from kvgym.envs.scheduling.observations import write_observation
 from kvgym.envs.scheduling.opening import (
     f8_at,
     fetch_environment,
+    i8_at,
     open_environment,
     open_term_memory,
     open_view,
@@ -66,6 +72,9 @@ RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
 
 TERM = places(REWARD_TERMS)
 """Places of the standard reward terms; the registered ones follow them."""
+
+AT_ONCE = 2
+"""Environments that a thread takes at a time."""
 
 MANY = 512
 """Number of environments in a call at which their tables no longer fit into a core's own cache."""
@@ -352,15 +361,15 @@ def step_envs(order: Any) -> int:
     for COMPOSE 1 if the decision is complete. All environments have the settings of the first one.
 
     Args:
-        order: int64, the addresses of the arrays and the range of environments, see
-            :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for different environments may run concurrently.
+        order: int64, the addresses of the arrays and the environments to process, see
+            :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for the parts of a vector may run concurrently.
 
     Returns:
         0; 1 + the index of the last environment with a decision that the engine refused; or, with nothing changed,
         - 1 - the index of an environment with an action outside the space.
     """
     first, last = order[FIRST], order[LAST]
-    call = open_call(order, last)
+    call = open_call(order, order[COUNT])
     control, todo, actions = call.control, call.todo, call.actions
     s = open_environment(control[0]).settings
     if order[WORK] & CHECK:
@@ -372,21 +381,31 @@ def step_envs(order: Any) -> int:
     if order[WORK] == CHECK:
         return 0
     apply = apply_at(s.apply_function[0], s.apply_function[1])
-    failed = 0
-    for n in range(first, last):
-        if last - first >= MANY and n + 2 < last:
-            fetch_environment(control[n + 1], control[n + 2])
-        if todo[n] == 0:
-            continue
-        where = control[n]
-        e = open_environment(where)
-        if todo[n] != OBSERVE:
-            action = in_own_units(s, actions[n], call.converted[n])
-            call.outcomes[n] = process_one(e, where, todo[n], action, apply)
-            call.rewards[n] = total_reward(e, call.terms[n])
-            call.ignored[n] = e.episode.num_ignored
-            call.times[n] = e.run.w.clock
-            if call.outcomes[n] == FAILED:
-                failed = n + 1
-        observe(e, where, call.observations[n], call.masks[n])
+    if order[PARTS] == 1:
+        i8_at(order[TAKEN], 1)[0] = 0
+    failed, part = 0, order
+    for _ in range(order[PARTS]):  # its own part first
+        end = part[LAST]
+        many = end - part[FIRST] >= MANY
+        while True:
+            start = part[FIRST] + take(part[TAKEN], AT_ONCE)
+            if start >= end:
+                break
+            for n in range(start, min(start + AT_ONCE, end)):
+                if many and n + 2 < end:
+                    fetch_environment(control[n + 1], control[n + 2])
+                if todo[n] == 0:
+                    continue
+                where = control[n]
+                e = open_environment(where)
+                if todo[n] != OBSERVE:
+                    action = in_own_units(s, actions[n], call.converted[n])
+                    call.outcomes[n] = process_one(e, where, todo[n], action, apply)
+                    call.rewards[n] = total_reward(e, call.terms[n])
+                    call.ignored[n] = e.episode.num_ignored
+                    call.times[n] = e.run.w.clock
+                    if call.outcomes[n] == FAILED:
+                        failed = max(failed, n + 1)
+                observe(e, where, call.observations[n], call.masks[n])
+        part = i8_at(part[NEXT], ORDER)
     return failed

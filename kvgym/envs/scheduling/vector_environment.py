@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import reset_options
-from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, Episodes
+from kvgym.envs.scheduling.episodes import STEP, TERMINATED, TRUNCATED, Episodes
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics.catalogue import STANDARD_METRICS
@@ -173,15 +174,14 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             mask = as_array(given.get("reset_mask", np.ones(self.num_envs, bool)), "reset_mask")
             if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
                 raise ConfigError(f"reset_mask needs {self.num_envs} booleans, at least one of them True")
-            fixed = given.get("workload_seed")
             self._seed(seed, mask)
             self._started = True
             self.episodes.renew_observations()
             if not mask.all():
                 self.episodes.observe(~mask)
-            self._start(
-                np.flatnonzero(mask), None if fixed is None else self._seeds_of(fixed, "workload_seed")
-            )
+            chosen = np.flatnonzero(mask).tolist()
+            self._prepare(chosen, given.get("workload_seed"))
+            self._start(chosen)
             self._ended[mask] = False
             if self.stagger:
                 self._limits[mask] = np.minimum(self._limit, self._first_limits)[mask]
@@ -211,15 +211,16 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(f"{what}: {len(seeds)} seeds for {self.num_envs} environments")
         return [None if one is None else check_seed(one, what) for one in seeds]
 
-    def _start(self, indices: NDArray[np.int64], workload_seeds: Sequence[int | None] | None = None) -> None:
-        """Start new episodes in the given environments."""
+    def _prepare(self, indices: list[int], workload_seeds: Any = None) -> None:
+        """Draw the requests of new episodes of the given environments."""
+        seeds = self._seeds_of(workload_seeds, "workload_seed")
         for i in indices:
-            drawn = int(self._generators[i].integers(2**31))
-            fixed = None if workload_seeds is None else workload_seeds[int(i)]
-            self.episodes.prepare(int(i), drawn if fixed is None else fixed)
-        self.episodes.todo[:] = 0
-        self.episodes.todo[indices] = START
-        self.episodes.run()
+            drawn, fixed = int(self._generators[i].integers(2**31)), seeds[i]
+            self.episodes.prepare(i, drawn if fixed is None else fixed)
+
+    def _start(self, indices: list[int]) -> None:
+        """Start the prepared episodes of the given environments."""
+        self.episodes.begin(indices)
         self._steps[indices] = 0
         self._limits[indices] = self._limit
 
@@ -244,24 +245,21 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             episodes, mode = self.episodes, self.autoreset_mode
             self._reader.read(actions)
             restarting = self._ended
-            any_restarts = bool(np.count_nonzero(restarting))  # three times as fast as any()
-            if any_restarts and mode == AutoresetMode.DISABLED:
-                where = np.flatnonzero(restarting).tolist()
-                raise gym.error.ResetNeeded(
-                    f"environments {where} have ended; reset them with options reset_mask"
-                )
+            begun = np.flatnonzero(restarting).tolist() if np.count_nonzero(restarting) else []
+            if begun and mode == AutoresetMode.DISABLED:
+                raise gym.error.ResetNeeded(f"environments {begun} have ended; reset them with a reset_mask")
             episodes.renew_observations()
-            episodes.todo[:] = STEP
-            if any_restarts:
-                episodes.todo[restarting] = 0
-            episodes.run()  # before anything else changes: an action may be refused
+            episodes.todo[:] = np.where(restarting, 0, STEP)
+            episodes.run(
+                partial(self._prepare, begun) if begun else None
+            )  # may refuse an action, first of all
             self._steps += 1
-            if any_restarts:
-                self._start(np.flatnonzero(restarting))
+            if begun:
+                self._start(begun)
             rewards = episodes.rewards.copy()
             terminated = episodes.outcomes == TERMINATED
             truncated = episodes.outcomes == TRUNCATED
-            if any_restarts:
+            if begun:
                 rewards[restarting] = 0.0
                 terminated[restarting] = truncated[restarting] = False
             if self.max_episode_steps is not None or self.stagger:
@@ -282,7 +280,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         for i in np.flatnonzero(ended):
             row = {k: v[i].copy() for k, v in final.items()} if isinstance(final, dict) else final[i].copy()
             observations[i] = row  # a copy, because the next episode overwrites it
-        self._start(np.flatnonzero(ended))
+        chosen = np.flatnonzero(ended).tolist()
+        self._prepare(chosen)
+        self._start(chosen)
         info = self._info()
         info["final_obs"], info["_final_obs"] = observations, ended.copy()
         info["final_info"], info["_final_info"] = self._only(last, ended), ended.copy()
