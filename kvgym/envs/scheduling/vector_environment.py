@@ -44,10 +44,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         compiled: False runs plain Python.
         group_size: g, a divisor of N; environments 0 to g - 1, g to 2g - 1, … are groups, and the k-th episodes of a
             group have the same requests. Differences between their returns are then due to the actions.
-        num_threads: threads that step a part of the environments each; the results are bit-equal for any number.
-            Worthwhile with hundreds of environments and a free core for each thread, because the parts are
-            distributed at every step. Resets, metrics and :attr:`EnvConfig.reward_reference` run in the calling
-            thread.
+        num_threads: threads that step the environments; the results are bit-equal for any number. Worthwhile with
+            long steps or hundreds of environments, and a free core for each thread, because the work is distributed at
+            every step. While they step, one of them draws the requests of the episodes that begin with NEXT_STEP;
+            metrics are computed in the calling thread.
         stagger: steps over which the ends of the first episodes after a reset are spread, so that later ones do not
             come together: the first episode of environment i is truncated after (i + 1) / N of them; 0 = it is not.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
@@ -276,11 +276,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _restart_now(self, ended: NDArray[np.bool_], last: dict[str, Any]) -> dict[str, Any]:
         """Start new episodes within the step; return the information of the step."""
         final = self._observation()
-        observations = np.full(self.num_envs, None, object)
-        for i in np.flatnonzero(ended):
+        observations, chosen = np.full(self.num_envs, None, object), np.flatnonzero(ended).tolist()
+        for i in chosen:
             row = {k: v[i].copy() for k, v in final.items()} if isinstance(final, dict) else final[i].copy()
             observations[i] = row  # a copy, because the next episode overwrites it
-        chosen = np.flatnonzero(ended).tolist()
         self._prepare(chosen)
         self._start(chosen)
         info = self._info()

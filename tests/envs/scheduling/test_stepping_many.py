@@ -28,9 +28,9 @@ def test_given_actions_are_read_in_their_stored_dtype(part, stored):
 class Stage:
     """Four environments with stub functions, and actions of two whole numbers from 0 to 3."""
 
-    def __init__(self, todo, work=CHECK | PLAY, count=4):
+    def __init__(self, todo, work=CHECK | PLAY, count=4, threads=1):
         self.calls, self.fetched, self.outcomes = [], [], {}
-        self.arrays = Arrays(np.arange(count, dtype=np.int64)[:, None], 2, 3, 2, 1)
+        self.arrays = Arrays(np.arange(count, dtype=np.int64)[:, None], 2, 3, 2, 1, threads)
         self.bounds = np.array([0.0, 0.0, 3.0, 3.0])
         self.arrays.todo[:] = todo
         self.arrays.orders[0, WORK] = work
@@ -100,6 +100,21 @@ def test_an_order_covers_some_environments(part):
     stage.arrays.orders[0, FIRST : FIRST + 2] = 1, 3
     assert part("step_envs", **stage.functions())(stage.arrays.orders[0]) == 0
     assert [stage.written(n) for n in range(4)] == [UNTOUCHED, played(1), played(2), UNTOUCHED]
+
+
+def test_a_call_helps_with_the_parts_of_others(part):
+    """Each environment is stepped once, whichever thread comes first; the own part first, two at a time."""
+    stage = Stage(stepping.STEP, CHECK, count=7, threads=2)
+    checked, *parts = stage.arrays.orders
+    step = part("step_envs", **stage.functions())
+    assert step(checked) == 0
+    assert stage.calls == []
+    stage.arrays.taken[1] = 2  # another thread has environments 0 and 1 in hand
+    stage.outcomes = {2: FAILED, 6: FAILED}
+    assert step(parts[1]) == 7
+    assert [n for n, *_ in stage.calls] == [3, 4, 5, 6, 2]
+    assert step(parts[0]) == 0
+    assert len(stage.calls) == 5
 
 
 def test_the_last_environment_that_failed_is_returned(part):

@@ -281,6 +281,29 @@ def test_threads_refuse_an_action_before_anything_changes(small, equal):
     assert equal(env.step(actions), twin.step(actions))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_episode_begins_if_an_action_is_refused_or_its_requests_cannot_be_drawn(
+    threads, small, equal, monkeypatch
+):
+    env, twin = (ServingVectorEnv(4, num_threads=n, stagger=4, **small) for n in (threads, 1))
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    assert env.step(np.zeros(4, np.int64))[3].tolist() == [True, False, False, False]
+    twin.step(np.zeros(4, np.int64))
+    with pytest.raises(ConfigError, match="of environment 3 is 99, outside"):
+        env.step(np.array([0, 0, 0, 99]))
+    assert equal(env.step(np.zeros(4, np.int64)), twin.step(np.zeros(4, np.int64)))
+
+    def fail(seed):
+        raise ConfigError("no requests")
+
+    monkeypatch.setattr(env.episodes, "requests", fail)
+    with pytest.raises(ConfigError, match="no requests"):
+        env.step(np.zeros(4, np.int64))
+    monkeypatch.undo()
+    assert equal(env.reset(seed=1), twin.reset(seed=1))
+
+
 @pytest.mark.parametrize("threads", [0, 1.0, True, "2"])
 def test_wrong_numbers_of_threads(threads, small):
     with pytest.raises(ConfigError, match=r"num_threads = .*; expected a whole number ≥ 1"):
