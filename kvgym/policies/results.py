@@ -22,6 +22,9 @@ from kvgym.simulator.tables import ABORTED, FINISHED
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
+_NO_TURNS, _NO_TIER = np.zeros(0, np.int64), np.zeros(0, TIER)
+"""Shared, because NumPy takes as long to make an empty table of records as the rest of a result takes."""
+
 
 @dataclass(frozen=True)
 class SimulationResult:
@@ -65,13 +68,13 @@ class SimulationResult:
     moves: NDArray[Any] | None = None
     window: Measured | None = None
     samples: Samples | None = None
-    to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    jobs_to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    to_come: NDArray[np.int64] = field(default_factory=lambda: _NO_TURNS)
+    jobs_to_come: NDArray[np.int64] = field(default_factory=lambda: _NO_TURNS)
     fleet: FleetRecord | None = None
     transfer_wait: NDArray[np.float64] | None = None
     whole: NDArray[np.bool_] | None = None
-    tier: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))
-    lower: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))
+    tier: NDArray[Any] = field(default_factory=lambda: _NO_TIER)
+    lower: NDArray[Any] = field(default_factory=lambda: _NO_TIER)
 
 
 def ended(requests: NDArray[Any]) -> NDArray[np.bool_]:

@@ -158,7 +158,7 @@ class RequestTable:
         for name in _COLUMNS:
             if merged.get(name) is None:
                 continue
-            raw = as_array(merged[name], f"column {name}", WorkloadError)
+            raw = as_array(merged[name], f"column {name}", WorkloadError) if name in columns else merged[name]
             if raw.shape != (n,):
                 raise WorkloadError(f"column {name} has shape {raw.shape}; expected ({n},) like arrival_time")
             arrays[name] = _convert(name, raw) if name in columns else raw
@@ -170,7 +170,7 @@ class RequestTable:
         check_forecasts(forecasts, n)
         times = arrays["arrival_time"]
         parents = checked_parents(merged.get("parents"), arrays.get("session_id"), times)
-        if (times[1:] < times[:-1]).any():
+        if "arrival_time" in columns and (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
             arrays = {name: array[order] for name, array in arrays.items()}
             hashes, forecasts, parents = (

@@ -266,10 +266,7 @@ class Workload:
         source = self.spec.lengths
         prompt = output = np.ones(n, np.int64)
         features: dict[str, Any] = {}
-        prompt_rng, output_rng = (
-            self._stream(seed, "lengths", _PROMPT),
-            self._stream(seed, "lengths", _OUTPUT),
-        )
+        prompt_rng, output_rng = (self._stream(seed, "lengths", part) for part in (_PROMPT, _OUTPUT))
         if isinstance(source, PairDistribution):
             prompt, output = source.sample(n, prompt_rng, output_rng)
             if isinstance(source, MixedLengths) and source.kinds[0].features:
