@@ -48,9 +48,9 @@ def parts_of_an_end(name: str, repeats: int) -> dict[str, float]:
     while not any(env.step(action)[2:4]):
         pass
     episodes = env.episodes
-    requests = least(lambda k: episodes.prepare(0, k), repeats)
-    metrics = least(lambda k: episodes.metrics(0), repeats)
+    metrics = least(lambda k: episodes.metrics(0), repeats)  # before a new episode is there
     both = least(lambda k: episodes.start(0, k), repeats)
+    requests = least(episodes.requests, repeats)
     return {"metrics": metrics, "requests": requests, "start": both - requests}
 
 
