@@ -76,7 +76,7 @@ class Sketch:
         self.count, self.total = both, _sum(self.total, added)
         self.mean = (self.total[0] + self.total[1]) / both
         self.largest = max(self.largest, float(values.max()))
-        bits = np.ascontiguousarray(values).view(np.int64) >> 42  # as in `fine_bin`
+        bits = np.ascontiguousarray(values).view(np.int64) >> 42  # as in `gap_bin`
         places = np.clip(bits - ((1022 + GAP_MIN_EXPONENT) << 10), 0, GAP_BINS - 1)
         first = int(places.min())
         places -= first

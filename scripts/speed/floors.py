@@ -156,7 +156,7 @@ def open_floor(library: Any, system: System, table: RequestTable, rule: str, det
 def differences(simulation: Simulation, floor: Floor) -> list[str]:
     """Return the columns that differ between C and the engine; a ``finish`` floor has only finish times."""
     theirs = {column: simulation.requests[column] for column in COMPARED}
-    theirs |= {"gap_counts": simulation.gap_counts, "gap_sums": simulation.gap_sums}
+    theirs |= {"gap_counts": simulation.gap_counts[:GAP_BINS], "gap_sums": simulation.gap_sums[:GAP_BINS]}
     names = {**COMPARED, "gap_counts": "gap_counts", "gap_sums": "gap_sums"}
     return [
         column

@@ -19,7 +19,7 @@ from kvgym.envs.scheduling.tables import SETTINGS, Env
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.policy_interface import PolicyMemory, PolicyView, view_of
-from kvgym.simulator.recording.gaps import fine_bin, sparse_home
+from kvgym.simulator.recording.gaps import gap_bin, sparse_home
 from kvgym.simulator.tables import REQUEST, SLOT, TRACKER, WORKER, WORKLOAD
 
 _tracker_at, _worker_at = view_at(TRACKER), view_at(WORKER)
@@ -93,7 +93,7 @@ def fetch_environment(soon: Any, later: Any) -> None:
     for table in (_QUEUED, _FINISHED, _ADMIT):  # the beginnings of lists of requests
         prefetch(soon[table])
     # A batch usually takes about as long as the previous one.
-    usual = sparse_home(fine_bin(w.batch_duration), 1, soon[NUM_TABLES + _GAP_COUNTS])
+    usual = sparse_home(gap_bin(w.batch_duration), 1, soon[NUM_TABLES + _GAP_COUNTS])
     prefetch(soon[_GAP_COUNTS] + 8 * usual)
     prefetch(soon[_GAP_SUMS] + 8 * usual)
     prefetch(soon[_WORKLOAD] + tracker.next_arrival * _WORKLOAD_BYTES)

@@ -3,8 +3,8 @@
 A bin is 1/1,024 of an octave wide, at most 2^-10 relative to its gaps. It holds the number of its gaps and
 their sum.
 
-- A dense histogram has an entry for every bin, 16 bytes each: 1.3 MB. Its length is a multiple of :data:`GAP_OCTAVES`;
-  fewer bins are coarser.
+- A dense histogram has an entry for every bin, 16 bytes each: 1.3 MB. Behind them its counts mark the octaves that have
+  gaps, few of many, so that nobody needs to look at the others. Its length is :data:`GAP_LENGTH`.
 - A sparse one has an entry for every bin with gaps in it, in a hash table; its length is a power of two. An entry of
   its counts holds the key of the bin in the low bits and the number of gaps above them. Entry 0 counts the bins. Once
   three quarters of the table are in use, further bins are a 32nd of an octave wide, and whole octaves in its last
@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit
 from kvgym.compiling.records import sparse_zeros
-from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
+from kvgym.simulator.tables import GAP_BINS, GAP_LENGTH, GAP_MIN_EXPONENT, GAP_OCTAVES
 
 _KEY_BITS = 17
 _KEYS = (1 << _KEY_BITS) - 1
 SPARSE_HEADER = _KEYS
 """Entry 0 of the counts of an empty sparse histogram: a key that no bin has."""
 
+_PER_OCTAVE = GAP_BINS // GAP_OCTAVES
 _COARSER = 5  # octaves of 1,024 bins, then of 32, then of 1
 _NEAR = 3  # neighbouring bins lie on one cache line
 _MIX = 2654435761  # 2^32 divided by the golden ratio
@@ -39,19 +40,8 @@ def sparse_length(num_requests: int) -> int:
 
 
 @jit
-def gap_bin(gap: float, bins: int) -> int:
-    """Return the bin of a gap of ``gap`` seconds in a dense histogram of ``bins`` bins."""
-    per_octave, found = bins // GAP_OCTAVES, 0
-    if gap > 0.0:
-        bits = int(np.float64(gap).view(np.int64))  # of 2^octave (1 + fraction); a call of frexp takes longer
-        octave, fraction = (bits >> 52) - 1023, (bits & (2**52 - 1)) * 2.0**-52
-        found = (octave + 1 - GAP_MIN_EXPONENT) * per_octave + int(fraction * per_octave)
-    return min(max(found, 0), bins - 1)
-
-
-@jit
-def fine_bin(gap: float) -> int:
-    """Return ``gap_bin(gap, GAP_BINS)``: exponent and first bits of the fraction, as they stand in the number."""
+def gap_bin(gap: float) -> int:
+    """Return the bin of a gap of ``gap`` seconds: its exponent and first bits of its fraction, as they stand in it."""
     bits = int(np.float64(gap).view(np.int64))
     return min(max((bits >> 42) - ((1022 + GAP_MIN_EXPONENT) << 10), 0), GAP_BINS - 1)
 
@@ -66,7 +56,7 @@ def sparse_home(bin_: int, base: int, size: int) -> int:
 @jit
 def sparse_place(gap_counts: Any, gap: float) -> int:
     """Return the entry of a sparse histogram that counts a gap; a new one if there is none."""
-    size, bin_, base = gap_counts.shape[0], fine_bin(gap), 1
+    size, bin_, base = gap_counts.shape[0], gap_bin(gap), 1
     bins, room = GAP_BINS, 3 * size // 4
     while True:
         key, at = base + bin_, sparse_home(bin_, base, size)
@@ -87,12 +77,13 @@ def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
     size = gap_counts.shape[0]
     if size == 0:
         return  # no histogram
-    if size & (size - 1) == 0:
+    if size == GAP_LENGTH:
+        at = gap_bin(gap)
+        gap_counts[at] += count
+        gap_counts[GAP_BINS + at // _PER_OCTAVE] = 1
+    else:
         at = sparse_place(gap_counts, gap)
         gap_counts[at] += count << _KEY_BITS
-    else:
-        at = gap_bin(gap, size)
-        gap_counts[at] += count
     gap_sums[at] += gap * count
 
 
@@ -108,7 +99,7 @@ def empty_histogram() -> Histogram:
     try:
         return _SPARE.pop()
     except IndexError:  # its gaps will fall into a hundredth of the bins
-        return sparse_zeros((GAP_BINS,), np.int64, 0), sparse_zeros((GAP_BINS,), np.float64, 0)
+        return sparse_zeros((GAP_LENGTH,), np.int64, 0), sparse_zeros((GAP_LENGTH,), np.float64, 0)
 
 
 def filled_bins(gap_counts: NDArray[np.int64], gap_sums: NDArray[np.float64], *, given_up: bool) -> Histogram:
@@ -121,18 +112,18 @@ def filled_bins(gap_counts: NDArray[np.int64], gap_sums: NDArray[np.float64], *,
     """
     filled = _filled(gap_counts)
     found = gap_counts[filled], gap_sums[filled]
-    if given_up and len(gap_counts) == GAP_BINS and len(_SPARE) < _MOST_SPARE:
-        gap_counts[filled], gap_sums[filled] = 0, 0.0
+    if given_up and len(_SPARE) < _MOST_SPARE:
+        gap_counts[filled], gap_sums[filled], gap_counts[GAP_BINS:] = 0, 0.0, 0
         _SPARE.append((gap_counts, gap_sums))
     return found
 
 
 def _filled(gap_counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of the bins of a dense histogram that hold gaps; most octaves have none."""
-    rows = gap_counts.reshape(GAP_OCTAVES, -1)
-    (octaves,) = rows.max(axis=1).nonzero()
-    octave, place = (rows[octaves] > 0).nonzero()  # several times as fast as of numbers
-    return np.asarray(octaves[octave] * rows.shape[1] + place)
+    """Return the places of the bins of a dense histogram that hold gaps."""
+    (octaves,) = gap_counts[GAP_BINS:].nonzero()
+    rows = gap_counts[:GAP_BINS].reshape(GAP_OCTAVES, _PER_OCTAVE)[octaves]
+    octave, place = (rows > 0).nonzero()  # several times as fast as of numbers
+    return np.asarray(octaves[octave] * _PER_OCTAVE + place)
 
 
 def used_bins(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, shown
-from kvgym.simulator.tables import BUSY
+from kvgym.simulator.tables import BUSY, GAP_BINS
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.specs import PER_SECOND
 from kvgym.workloads.table import RequestTable
@@ -147,7 +147,9 @@ class Counts:
         now = max(float(simulation.tracker[0]["clock"]), float(worker["clock"].max()))
         idle = (worker["phase"] != BUSY) & (worker["num_active"] == 0)
         clock = np.where(idle, np.clip(moment, worker["last_batch_end"], now), worker["clock"])
-        return cls(worker, clock, simulation.gap_counts.copy(), simulation.gap_sums.copy())
+        return cls(
+            worker, clock, simulation.gap_counts[:GAP_BINS].copy(), simulation.gap_sums[:GAP_BINS].copy()
+        )
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def histogram(result: SimulationResult) -> Any:
     """Return the number of gaps in every bin and their sums, of which a result has those with gaps, (2, bins)."""
     found = np.zeros((2, GAP_BINS))
     for count, total in zip(result.gap_counts, result.gap_sums, strict=True):
-        found[:, uncompiled(gap_bin)(total / count, GAP_BINS)] += count, total
+        found[:, uncompiled(gap_bin)(total / count)] += count, total
     return found
 
 

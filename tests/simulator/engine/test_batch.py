@@ -22,7 +22,7 @@ from kvgym.simulator.batch import (
 from kvgym.simulator.batch_time import clear_load
 from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import ACTIVE, BAD_DURATION, BUSY, FINISHED, GAP_BINS, LOAD, OK, READY, UNKNOWN
+from kvgym.simulator.tables import ACTIVE, BAD_DURATION, BUSY, FINISHED, GAP_LENGTH, LOAD, OK, READY, UNKNOWN
 
 LAST_END, END = 10.0, 10.5
 
@@ -205,7 +205,7 @@ def test_a_batch_advances_all_requests(drawn):
     emitted = sum(tokens_of(m, explicit) >= max(1, m.left) for m in batch)
     assert (made, w.total_delivered_tokens) == (emitted, len(gaps) + len(first))
     assert w.kv_tokens == w.kv_allocated == sum(kv for _, kv, *_ in stay)
-    counts, sums = np.zeros(GAP_BINS, np.int64), np.zeros(GAP_BINS)
+    counts, sums = np.zeros(GAP_LENGTH, np.int64), np.zeros(GAP_LENGTH)
     for gap in gaps:
         uncompiled(count_gap)(counts, sums, gap, 1)
     np.testing.assert_array_equal(run.gap_counts, counts)
