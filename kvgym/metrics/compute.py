@@ -92,7 +92,9 @@ Other distributions add metrics by :func:`register_metric`; docs/own-metric.md h
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,11 +105,11 @@ from kvgym.metrics.catalogue import (
     LATENCIES,
     METRICS,
     SCALARS,
+    STANDARD_METRICS,
     Computed,
     metric_info,
-    metric_names,
 )
-from kvgym.metrics.measured import STATISTICS, Measured, ratio, scope_of
+from kvgym.metrics.measured import PARTS, STATISTICS, Measured, ratio, scope_of
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained
@@ -116,7 +118,6 @@ __all__ = ["WORKER_METRICS", "compute_metrics", "counted_requests", "worker_metr
 
 
 _FAMILY_NAMES = {family: tuple(f"{family}_{s}" for s in STATISTICS) for family in LATENCIES}
-_FAMILY = {name: family for family, names in _FAMILY_NAMES.items() for name in names}
 
 
 @explained
@@ -132,21 +133,50 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         KVGymError: a registered metric fails, see :meth:`Metric.value`.
     """
     run = Measured(result)
+    measured = _standard(run, None if names is None else frozenset(names))
     if names is None:
-        names = metric_names()
-    found: dict[str, float] = {}
+        return measured | {name: METRICS[name].value(result) for name in METRICS}
     for name in names:
-        if name in found:
-            continue
-        if name in SCALARS:
-            found[name] = float(SCALARS[name].compute(run))
-        elif name in _FAMILY:
-            family = _FAMILY[name]
-            found.update(zip(_FAMILY_NAMES[family], LATENCIES[family].compute(run).values(), strict=True))
-        else:
+        if name not in measured:
             metric_info(name)  # an error if there is none of the name
-            found[name] = METRICS[name].value(result)
-    return {name: found[name] for name in names}
+            measured[name] = METRICS[name].value(result)
+    return {name: measured[name] for name in names}
+
+
+def _standard(run: Measured, names: frozenset[str] | None) -> dict[str, float]:
+    """Return kvgym's own metrics of a run, NaN for those that were not asked for."""
+    blank, families, scalars = _plan(run.parts, names)
+    found = blank.copy()
+    for own, family in families:
+        found.update(zip(own, family(run).values(), strict=True))
+    for name, scalar in scalars:
+        found[name] = float(scalar(run))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(
+    parts: tuple[bool, ...], names: frozenset[str] | None
+) -> tuple[
+    dict[str, float],
+    list[tuple[tuple[str, ...], Callable[[Measured], dict[str, float]]]],
+    list[tuple[str, Callable[[Measured], float]]],
+]:
+    """Return a NaN for each metric, and the families and the single metrics that a run with these parts has."""
+    has = {"": True, **dict(zip(PARTS, parts, strict=True))}
+
+    def wanted(own: Collection[str]) -> bool:
+        return names is None or any(name in names for name in own)
+
+    return (
+        dict.fromkeys(STANDARD_METRICS, math.nan),
+        [
+            (own, LATENCIES[f].compute)
+            for f, own in _FAMILY_NAMES.items()
+            if has[LATENCIES[f].of] and wanted(own)
+        ],
+        [(name, m.compute) for name, m in SCALARS.items() if has[m.of] and wanted((name,))],
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,47 +16,40 @@ from kvgym.simulator.tables import ABORTED, FAILED, SHED
 HOUR = 3600.0
 
 
-def of_fleet(figure: Callable[[Measured, FleetRecord], float]) -> Callable[[Measured], float]:
-    """Return a metric that is NaN for runs without a fleet."""
-
-    def measured(run: Measured) -> float:
-        fleet = run.result.fleet
-        return math.nan if fleet is None else figure(run, fleet)
-
-    return measured
-
-
-def gpu_hours(run: Measured, fleet: FleetRecord) -> float:
+def gpu_hours(run: Measured) -> float:
     """Return the billed GPU-hours."""
-    return float(fleet.gpu_seconds().sum()) / HOUR
+    return float(run.fleet.gpu_seconds().sum()) / HOUR
 
 
-def fleet_cost(run: Measured, fleet: FleetRecord) -> float:
+def fleet_cost(run: Measured) -> float:
     """Return the GPU-hours by their prices, with the penalty for each request that has arrived and missed a target."""
+    fleet = run.fleet
     prices = np.array([fleet.fleet.pools[g].price for g in fleet.fleet.pool_of])
     met = run.good(True)
     missed = 0.0 if math.isnan(met) else run.arrived.sum() - met
     return float((prices * fleet.gpu_seconds()).sum() + fleet.fleet.penalty * missed) / HOUR
 
 
-def ready_workers(run: Measured, fleet: FleetRecord) -> float:
+def ready_workers(run: Measured) -> float:
     """Return the time mean of the ready workers."""
+    fleet = run.fleet
     return ratio(fleet.seconds_in(UP).sum(), fleet.end)
 
 
-def time_to_scale(run: Measured, fleet: FleetRecord) -> float:
+def time_to_scale(run: Measured) -> float:
     """Return the mean time from the order to start a worker until it was ready; NaN if none has started."""
-    times = [ended - began for _, began, ended, state in _starts(fleet) if state == UP]
+    times = [ended - began for _, began, ended, state in _starts(run.fleet) if state == UP]
     return ratio(sum(times), len(times))
 
 
-def cancelled_time(run: Measured, fleet: FleetRecord) -> float:
+def cancelled_time(run: Measured) -> float:
     """Return the seconds of starts that were cancelled."""
-    return float(sum(ended - began for _, began, ended, state in _starts(fleet) if state == OFF))
+    return float(sum(ended - began for _, began, ended, state in _starts(run.fleet) if state == OFF))
 
 
-def late_time(run: Measured, fleet: FleetRecord) -> float:
+def late_time(run: Measured) -> float:
     """Return the seconds in which a pool had fewer ready workers than its target."""
+    fleet = run.fleet
     times, ready = ready_by_pool(fleet)
     at = np.searchsorted([time for time, _ in fleet.targets], times, side="right") - 1
     targets = np.array([target for _, target in fleet.targets])[np.maximum(at, 0)]
@@ -64,15 +57,17 @@ def late_time(run: Measured, fleet: FleetRecord) -> float:
     return float((late * np.diff(times, append=fleet.end)).sum())
 
 
-def wasted_warm_time(run: Measured, fleet: FleetRecord) -> float:
+def wasted_warm_time(run: Measured) -> float:
     """Return the share of billed time in which workers could serve and no batch ran."""
+    fleet = run.fleet
     serving = fleet.seconds_in(UP, DRAINS)
     idle = np.maximum(0.0, serving - run.result.worker["busy_time"])
     return ratio(idle.sum(), fleet.seconds_in(STARTING, UP, DRAINS).sum())
 
 
-def unrouted_time(run: Measured, fleet: FleetRecord) -> float:
+def unrouted_time(run: Measured) -> float:
     """Return the seconds that arriving requests spent outside because no place was open to them, summed."""
+    fleet = run.fleet
     system = run.result.system
     pools = fleet.fleet.pool_of
     first = [system.workers[pools.index(g)].role != "decode" for g in range(len(fleet.fleet.pools))]
@@ -89,17 +84,17 @@ def unrouted_time(run: Measured, fleet: FleetRecord) -> float:
     return total
 
 
-def target_changes(run: Measured, fleet: FleetRecord) -> float:
+def target_changes(run: Measured) -> float:
     """Return how often the targets changed."""
-    return float(len(fleet.targets) - 1)
+    return float(len(run.fleet.targets) - 1)
 
 
-def aborted(run: Measured, fleet: FleetRecord) -> float:
+def aborted(run: Measured) -> float:
     """Return how many requests users gave up."""
     return float((run.records["status"] == ABORTED).sum())
 
 
-def failed(run: Measured, fleet: FleetRecord) -> float:
+def failed(run: Measured) -> float:
     """Return how many requests ended with their worker."""
     return float((run.records["status"] == FAILED).sum())
 
@@ -110,19 +105,19 @@ def shed(run: Measured) -> float:
     return math.nan if run.result.fleet is None and count == 0 else count
 
 
-def retries(run: Measured, fleet: FleetRecord) -> float:
+def retries(run: Measured) -> float:
     """Return how often requests came again."""
-    return float(sum(attempts - 1 for _, attempts in fleet.attempts))
+    return float(sum(attempts - 1 for _, attempts in run.fleet.attempts))
 
 
-def lost_tokens(run: Measured, fleet: FleetRecord) -> float:
+def lost_tokens(run: Measured) -> float:
     """Return the KV tokens of requests that were lost with their workers."""
-    return float(fleet.lost_tokens)
+    return float(run.fleet.lost_tokens)
 
 
-def goodput_per_gpu_hour(run: Measured, fleet: FleetRecord) -> float:
+def goodput_per_gpu_hour(run: Measured) -> float:
     """Return the requests that met all of their targets for each GPU-hour; NaN without targets."""
-    return ratio(run.good(True), gpu_hours(run, fleet))
+    return ratio(run.good(True), gpu_hours(run))
 
 
 def _starts(fleet: FleetRecord) -> Iterator[tuple[int, float, float, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,11 +15,30 @@ from kvgym.metrics.attainment import has_targets, met_slo, slo_met
 from kvgym.metrics.fairness import client_means, jain_index, service_difference
 from kvgym.metrics.jobs import Jobs, jobs_of, spans_alone
 from kvgym.policies.runner import SimulationResult
+from kvgym.simulator.cluster.changing import FleetRecord
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 
 NONE = np.zeros(0)
 _PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", *_PERCENTILES, "max")
+
+
+PARTS: dict[str, Callable[[SimulationResult], object]] = {
+    "targets": lambda run: (
+        run.table.ttft_slo is not None or run.table.tbt_slo is not None or run.table.e2e_slo is not None
+    ),
+    "clients": lambda run: run.table.client_id is not None,
+    "sessions": lambda run: run.table.session_id is not None,
+    "jobs": lambda run: run.table.job_id is not None,
+    "cache": lambda run: run.system.prefix_unit,
+    "drafts": lambda run: run.system.speculation is not None,
+    "host": lambda run: run.system.host_memory is not None,
+    "store": lambda run: run.system.host_memory is not None and run.system.host_memory.below is not None,
+    "links": lambda run: run.transfer_wait is not None,
+    "stages": lambda run: run.whole is not None,
+    "fleet": lambda run: run.fleet is not None,
+}
+"""What only some runs have, and whether a run does."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,17 @@ class Measured:
         self.ttft = self.records["first_token_time"] - arrival
         self.waited = (start - arrival)[self.scope.counted & self.begun]
 
+    @property
+    def parts(self) -> tuple[bool, ...]:
+        """Which of the :data:`PARTS` the run has."""
+        return tuple(bool(has(self.result)) for has in PARTS.values())
+
+    @property
+    def fleet(self) -> FleetRecord:
+        """What the fleet of a run that has one did."""
+        assert self.result.fleet is not None
+        return self.result.fleet
+
     def total(self, name: str) -> Any:
         """Return the sum of a total over the workers."""
         column = self.scope.worker[name]
@@ -166,15 +196,11 @@ class Measured:
 
     def job_statistics(self, figure: Any) -> dict[str, float]:
         """Return the :data:`STATISTICS` of a function of makespans and seconds alone of jobs; NaN if none is known."""
-        if self.table.job_id is None:
-            return statistics(NONE)
         spans = self.job_spans
         return statistics(figure(self.whole_jobs.completion, spans)[~np.isnan(spans)])
 
     def job_fairness(self) -> float:
         """Return Jain's index of the slowdowns of jobs."""
-        if self.table.job_id is None:
-            return math.nan
         return jain_index(self.whole_jobs.completion / self.job_spans)
 
     def _jobs(self, numbers: NDArray[np.int64] | None, to_come: NDArray[np.int64]) -> Jobs:
@@ -186,8 +212,8 @@ class Measured:
 
     @property
     def has_clients(self) -> bool:
-        """Whether finished requests have clients."""
-        return self.table.client_id is not None and bool(self.done.any())
+        """Whether any request with a client counts."""
+        return bool(self.done.any())
 
     def client_fairness(self) -> float:
         """Return Jain's index of the clients' token rates; NaN without clients."""
@@ -221,13 +247,13 @@ class Measured:
 
     def transfer_wait(self) -> float:
         """Return the mean seconds by which sharing links has prolonged the transfers of a finished request."""
-        waited = self.result.transfer_wait
-        return math.nan if waited is None else ratio(waited[self.done].sum(), self.done.sum())
+        assert self.result.transfer_wait is not None
+        return ratio(self.result.transfer_wait[self.done].sum(), self.done.sum())
 
     def local_prefills(self) -> float:
-        """Return how many finished requests one worker prefilled and decoded; NaN without ``local_prefill``."""
-        whole = self.result.whole
-        return math.nan if whole is None else float(whole[self.done].sum())
+        """Return how many finished requests one worker prefilled and decoded."""
+        assert self.result.whole is not None
+        return float(self.result.whole[self.done].sum())
 
     def max_wait(self) -> float:
         """Return the longest time from arrival to the first admission, or to the end without one."""
@@ -240,19 +266,9 @@ class Measured:
         return float(max(longest, (self.end - here).max(initial=0.0)))
 
     def mean_of_turns(self, values: NDArray[np.float64], *, first: bool) -> float:
-        """Return the mean of values (n,) over the first or the later turns of sessions; NaN without sessions."""
-        if self.table.session_id is None:
-            return math.nan
+        """Return the mean of values (n,) over the first or the later turns of sessions."""
         chosen = values[self.done & (self.table.first_turns == first)]
         return ratio(chosen.sum(), len(chosen))
-
-    def if_cached(self, figure: Any) -> float:
-        """Return a figure of the prefix cache; NaN without one."""
-        return float(figure) if self.result.system.prefix_unit else math.nan
-
-    def drafted(self, name: str) -> float:
-        """Return a total of speculation; NaN without it."""
-        return float(self.total(name)) if self.result.system.speculation is not None else math.nan
 
 
 def _span(result: SimulationResult, finished: NDArray[np.bool_]) -> tuple[float, float]:
