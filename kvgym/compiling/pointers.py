@@ -7,7 +7,6 @@ call that needs many of them gets one array of addresses instead and opens the t
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from typing import Any
 
@@ -87,19 +86,20 @@ take = generated(_take, _take_in_python)
 """Add ``count`` to the int64 at an address and return what it was; threads that do so get different numbers."""
 
 
-_NOTHING = np.zeros(8)
-
-
 def address_of(array: NDArray[Any]) -> int:
-    """Return the address of an array's elements; of an array without any, which nothing reads, always the same.
+    """Return the address of an array's elements.
 
-    NumPy makes an object for each address that it is asked for, and most tables of a run are empty.
+    This is ``array.ctypes.data``, for which NumPy makes several objects. Its C interface promises that an array begins
+    with the head of all Python objects and this address.
     """
-    return int(array.ctypes.data if array.size else _ADDRESS_OF_NOTHING)
+    return _word_at(id(array) + _HEAD).value
 
 
-_ADDRESS_OF_NOTHING = _NOTHING.ctypes.data
+_word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 
+
+_ADDRESSES: dict[tuple[Any, int], tuple[tuple[int, int], Any]] = {}
+"""Addresses of compiled functions, and their signatures: looking them up takes as long as a run of ten requests."""
 
 _HELD: dict[int, Any] = {}
 """Functions that handles refer to, kept alive: address -> compiled function, or id -> plain Python function."""
@@ -112,18 +112,15 @@ def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[i
     The function lives as long as the process: a handle is a number, so copies of it cannot be tracked.
     """
     if compiled:
-        handle = _addresses_of(function, signature)
+        key = function, id(signature)  # comparing signatures takes longer
+        if key not in _ADDRESSES:
+            _ADDRESSES[key] = function_addresses(function, signature), signature
+        handle = _ADDRESSES[key][0]
     else:
         function = named_errors(function, "kernel")
         handle = id(function), 0
     _HELD[handle[0]] = function
     return handle
-
-
-@functools.cache
-def _addresses_of(function: Any, signature: Any) -> tuple[int, int]:
-    """Return the addresses of a compiled function; looking them up takes as long as a run of ten requests."""
-    return function_addresses(function, signature)
 
 
 def function_at(signature: Any) -> Any:

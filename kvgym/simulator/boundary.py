@@ -41,7 +41,7 @@ from kvgym.simulator.tables import (
     WORKER,
     WORKLOAD,
 )
-from kvgym.workloads.layout import EXTRA, words
+from kvgym.workloads.layout import EXTRA, copies_of
 
 
 class Run(NamedTuple):
@@ -55,7 +55,7 @@ class Run(NamedTuple):
     :class:`~kvgym.simulator.sessions.Sessions`, the next three further facts, see
     :func:`~kvgym.workloads.forecasts.extra_tables`, and the last
     ones speculation, see :func:`~kvgym.simulator.drafts.settings.draft_tables`.
-    Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
+    Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_LENGTH or those of a sparse histogram,
     ``log`` as many iterations as it has room for; tables of a prefix cache, of sessions or of further facts have none
     without these, but for the one record of ``pool``.
     """
@@ -113,12 +113,13 @@ RUN_TABLES = declared(Run)
 
 def blank_requests(n: int) -> NDArray[Any]:
     """Return the records of requests that have not arrived, dtype REQUEST, shape (n,)."""
-    record, records = np.zeros(1, REQUEST), np.empty(n, REQUEST)
-    for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
-        record[name] = np.nan
-    record["worker"] = UNKNOWN
-    words(records)[:] = words(record)
-    return records
+    return copies_of(_BLANK, n)
+
+
+_BLANK = np.zeros(1, REQUEST)
+for _name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
+    _BLANK[_name] = np.nan
+_BLANK["worker"] = UNKNOWN
 
 
 class PlainRun(Run):

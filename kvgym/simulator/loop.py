@@ -112,7 +112,9 @@ def worker_row(
             function.compiled if compiled else uncompiled(function), signature, compiled=compiled
         )
 
-    places = [*(address_of(array) for array in tables), *(array.size for array in tables)]
+    sizes = [array.size for array in tables]
+    places = [address_of(array) if size else 0 for array, size in zip(tables, sizes, strict=True)]
+    places += sizes
     places += handle(batch_time, BATCH_TIME_SIGNATURE)
     places += (address_of(batch_params), batch_params.size, *handle(policy, POLICY_SIGNATURE))
     places += (number for array in memory for number in (address_of(array), array.size))

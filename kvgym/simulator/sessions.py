@@ -115,26 +115,28 @@ def neighbours(session_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
 
 
 def empty_sessions(
-    table: RequestTable, prefix: NDArray[Any], *, closed: bool, exposed: bool
+    table: RequestTable, prefix: NDArray[Any] | None, *, closed: bool, exposed: bool
 ) -> dict[str, NDArray[Any]]:
     """Return the tables of sessions at the beginning of a run, by the names of the fields of :class:`Sessions`.
 
     Args:
         table: the requests.
-        prefix: PREFIX (n,), by row of the table; empty without a prefix cache.
+        prefix: PREFIX (n,), by row of the table; None without a prefix cache.
         closed: whether later turns arrive when the turns before them have finished.
-        exposed: whether policies observe sessions.
+        exposed: whether policies observe sessions. If they do not, there are tables for the closed loop alone.
 
     Raises:
         WorkloadError: the closed loop needs columns that the requests do not have.
     """
     n = len(table)
+    if not closed and not exposed:
+        return {}
     if closed:
         check_closed(table)
     tables: dict[str, NDArray[Any]] = {
-        "turns": np.zeros(n if closed or exposed else 0, TURN),
+        "turns": sparse_zeros((n,), TURN),
         "sessions": sparse_zeros((n if exposed else 0,), SESSION),
-        "script": table.to_records() if closed else np.zeros(0, WORKLOAD),
+        "script": table.to_records() if closed else sparse_zeros((0,), WORKLOAD),
         "due": table.arrival_time.copy() if closed else np.zeros(0),
         "scheduled": np.zeros(0, np.int32),
         "children": np.zeros(0, np.int32),
@@ -160,8 +162,9 @@ def empty_sessions(
         if table.gap_kind is not None:
             turns["gap_kind"], turns["next_kind"] = table.gap_kind, 0
             turns["next_kind"][follows] = table.gap_kind[after[follows]]
-        for name in ("chain", "held", "length") if len(prefix) else ():
-            turns[name] = prefix[name]
+        if prefix is not None and len(prefix):
+            for name in ("chain", "held", "length"):
+                turns[name] = prefix[name]
         if closed:
             link_rows(table, tables)
     return tables

@@ -12,20 +12,15 @@ from numpy.typing import NDArray
 from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import Kernel, uncompiled
 from kvgym.compiling.pointers import runs_compiled
-from kvgym.compiling.records import as_records, sparse_zeros
+from kvgym.compiling.records import as_records
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator import loop
 from kvgym.simulator.batch_time import duration_error, params_of
-from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests
+from kvgym.simulator.beginning import tables_at_first
+from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.decision import STATUS_NAMES, Decision, described_lengths, enter_decision
-from kvgym.simulator.drafts.settings import draft_tables
-from kvgym.simulator.fleet import ROLES
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, check_memories, check_room
-from kvgym.simulator.prefix.empty import empty_caches
-from kvgym.simulator.prefix.host_memory import empty_tiers
-from kvgym.simulator.recording.gaps import empty_histogram
 from kvgym.simulator.recording.progress import in_slices
-from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -53,7 +48,6 @@ from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_flag
 from kvgym.utils.user_code import calling
-from kvgym.workloads.forecasts import extra_tables
 from kvgym.workloads.table import RequestTable
 
 _tables_of = operator.attrgetter(*RUN_TABLES)
@@ -111,30 +105,10 @@ class Simulation:
         seed: int = 0,
     ) -> None:
         system.check_fits(table)
-        n, r = len(table), len(system.all_workers)
-        slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled, log = runs_compiled(compiled), check_flag(log, "log")
-        given = {
-            "problem": system.to_record(table, needs, log),
-            "workload": table.to_records(),
-            "requests": blank_requests(n),
-            **empty_caches(table, system.prefix_unit, system.usable_capacities, system.caches_late),
-            **extra_tables(table, needs),
-            **draft_tables(system.speculation, table, slots, seed),
-        }
-        given |= empty_tiers(system.host_memory, system.prefix_unit, given["contents"], n)
-        given["gap_counts"], given["gap_sums"] = empty_histogram()
-        closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
-        given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
-        lengths = {"num_requests": n, "slots": slots, "queued": max(1, 2 * n), "log": 4096 * log}
-        for name, kind in RUN_TABLES.items():
-            length = (lengths.get(kind.length, 0),) if kind.length else ()
-            shape = (length or (1,)) if kind.shared else (r, *length)
-            setattr(self, name, guarded(given[name] if name in given else sparse_zeros(shape, kind.dtype)))
-        self.workers["index"] = np.arange(r)
-        self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
-        self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
+        made = tables_at_first(system, table, needs, log=log, seed=seed)
+        vars(self).update({name: guarded(table) for name, table in made.items()})
         self.moves = guarded(np.zeros(0, MOVE))  # of a cluster with a router that moves requests
         self.batch_params = guarded(params_of(system.batch_time))
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies

@@ -433,7 +433,7 @@ class System:
     def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:
         """Return the settings of a run in the simulator's layout, dtype PROBLEM, shape (number of workers,)."""
         settings = self._settings
-        problem = words(settings).copy().view(settings.dtype).reshape(settings.shape)
+        problem: np.ndarray[Any, Any] = np.ndarray(settings.shape, PROBLEM, words(settings).copy())
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         problem["num_requests"] = len(table)
         problem["stall_limit"] = self.stall_limit or 10_000 + 20 * longest

@@ -189,7 +189,7 @@ def _lengths(values: ArrayLike, what: str) -> NDArray[np.int64]:
 
 
 def extra_tables(table: Any, needs: frozenset[str], always: bool = False) -> dict[str, NDArray[Any]]:
-    """Return the tables of further facts, without rows unless a policy with these needs observes one of them.
+    """Return the tables of further facts, none unless a policy with these needs observes one of them.
 
     ``hidden_extras`` has what it may observe of all requests, ``extras`` of those that have arrived; ``renewals`` are
     the renewed predictions.
@@ -205,6 +205,8 @@ def extra_tables(table: Any, needs: frozenset[str], always: bool = False) -> dic
     clients = table.client_id is not None and "client" in needs
     deadlines = table.e2e_slo is not None and "slo" in needs
     n = len(table) if distributions or renewed or clients or deadlines or always else 0
+    if n == 0:
+        return {}
     blank = np.zeros(n, EXTRA)
     blank["e2e_slo"] = np.inf
     for name in ("client_id", "renewed_len", "tenths"):

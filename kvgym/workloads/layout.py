@@ -58,3 +58,10 @@ def words(table: NDArray[Any]) -> NDArray[np.int64]:
     NumPy copies words in one go, but records field by field.
     """
     return table.view(np.int64).reshape(len(table), table.dtype.itemsize // 8)
+
+
+def copies_of(record: NDArray[Any], n: int) -> NDArray[Any]:
+    """Return a table of ``n`` copies of an aligned record, a table of one row."""
+    rows = np.empty((n, record.itemsize // 8), np.int64)
+    rows[:] = words(record)
+    return np.ndarray(n, record.dtype, rows)  # several times as fast as a view

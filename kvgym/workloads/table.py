@@ -36,6 +36,10 @@ _OPTIONAL = {
     "e2e_slo": ("e2e_slo", np.inf),
 }
 
+_BLANK = np.zeros(1, WORKLOAD)
+for _target, _default in _OPTIONAL.values():
+    _BLANK[_target] = _default
+
 _ROWS = 4096  # rows written at a time
 
 
@@ -336,20 +340,17 @@ class RequestTable:
 
     def to_records(self) -> np.ndarray:
         """Return the table in the simulator's layout, dtype :data:`WORKLOAD`, shape (n,)."""
-        table, first = np.empty(len(self), WORKLOAD), np.zeros(1, WORKLOAD)
         columns = {name: getattr(self, name) for name in ("arrival_time", "prompt_len", "output_len")}
-        for name, (target, default) in _OPTIONAL.items():
-            value = getattr(self, name)
-            if value is None:
-                first[target] = default
-            else:
-                columns[target] = value
+        given = {target: getattr(self, name) for name, (target, _) in _OPTIONAL.items()}
+        columns |= {target: value for target, value in given.items() if value is not None}
+        places = np.empty((len(self), _BLANK.itemsize // 8), np.int64)
+        table: np.ndarray = np.ndarray(len(self), WORKLOAD, places)
         # All columns of a block of rows while it is in the processor's cache.
         for start in range(0, len(self), _ROWS):
-            rows = table[start : start + _ROWS]
-            words(rows)[:] = words(first)
+            rows = slice(start, start + _ROWS)
+            places[rows] = words(_BLANK)
             for target, column in columns.items():
-                rows[target] = column[start : start + _ROWS]
+                table[target][rows] = column[rows]
         return table
 
 

@@ -22,7 +22,7 @@ def empty_caches(
 
     Args:
         table: the requests; without block hashes none finds anything.
-        unit: tokens of a unit; 0 = no prefix cache: tables without rows, but for those of pools.
+        unit: tokens of a unit; 0 = no prefix cache: the table of pools alone, as the others have no rows.
         capacities: memory of each worker, tokens, (r,). ``pool``, ``units``, ``contents`` and ``changed`` have a row
             for each.
         timed: whether ``changed`` is kept.
@@ -31,15 +31,19 @@ def empty_caches(
         WorkloadError: the unit does not fit the blocks that the hashes stand for.
         ConfigError: a table would be too large.
     """
-    units = num_units(int(capacities.max()), unit)
-    r, chains = len(capacities), table.chains(unit) if unit else None
+    r = len(capacities)
+    pool = sparse_zeros((r,), POOL)
+    if not unit:
+        _clear_pool(pool)
+        return {"pool": pool}
+    units, chains = num_units(int(capacities.max()), unit), table.chains(unit)
     tables: dict[str, NDArray[Any]] = {
-        "pool": np.zeros(r, POOL),
+        "pool": pool,
         "units": sparse_zeros((r, units), UNIT),
         "contents": np.empty((r, 0 if chains is None else chains.num_contents), CONTENT),
         "chain": np.zeros(0, np.int32) if chains is None else chains.chain,
         "held": sparse_zeros((0 if chains is None else int(chains.chain_len.sum()),), np.int32),
-        "prefix": np.zeros(len(table) if unit else 0, PREFIX),
+        "prefix": sparse_zeros((len(table),), PREFIX),
     }
     tables["changed"] = np.full((r, tables["contents"].shape[1] if timed else 0), -np.inf)
     clear_caches(tables, chains)
@@ -53,11 +57,15 @@ def clear_caches(tables: Mapping[str, NDArray[Any]], chains: Chains | None) -> N
         tables: by name; ``prefix`` is zeroed, ``chain`` has the chains already.
         chains: those of the requests, None if none are known.
     """
-    pool, contents = tables["pool"], tables["contents"]
-    for name in ("head", "tail", "spare", "first_pin", "last_pin"):
-        pool[name] = UNKNOWN
+    _clear_pool(tables["pool"])
+    contents = tables["contents"]
     contents["unit"], contents["waiting"], contents["stamp"] = UNKNOWN, UNKNOWN, 0
     if chains is not None:
         prefix = tables["prefix"][: len(chains.chain_len)]
         prefix["chain"], prefix["length"] = chains.chain_start, chains.chain_len
         prefix["held"] = np.cumsum(chains.chain_len) - chains.chain_len
+
+
+def _clear_pool(pool: NDArray[Any]) -> None:
+    for name in ("head", "tail", "spare", "first_pin", "last_pin"):
+        pool[name] = UNKNOWN

@@ -340,21 +340,22 @@ class HostMemory(Tier):
 
 
 def empty_tiers(
-    memory: HostMemory | None, unit: int, contents: NDArray[Any], num_requests: int
+    memory: HostMemory | None, unit: int, contents: NDArray[Any] | None, num_requests: int
 ) -> dict[str, NDArray[Any]]:
     """Return the tables of empty memories below the GPU, by the names of the tables of a run.
 
     The tables of the store follow those of the host, but for its record, which is ``lower``.
 
     Args:
-        memory: its settings; None = none: tables without rows, but for the records.
+        memory: its settings; None = none: no tables, as they have no rows or are zero.
         unit: tokens of a unit of the prefix cache.
-        contents: those of the prefix caches, CONTENT (r, D).
+        contents: those of the prefix caches, CONTENT (r, D); None without any.
         num_requests: number of requests.
     """
-    workers, num_contents = contents.shape
     if memory is None:
-        return {"tier": np.zeros(workers, TIER), "lower": np.zeros(workers, TIER)}
+        return {}
+    assert contents is not None
+    workers, num_contents = contents.shape
     records = [
         tier.records(unit, num_contents, mark, tier.owners(workers, memory.workers_per_host))
         for tier, mark in zip(memory.tiers, (HOST, STORE), strict=False)
