@@ -47,6 +47,8 @@ def resolve_policy(policy: Policy, system: System, table: RequestTable) -> Polic
     Raises:
         ConfigError: a value does not fit to the other hyperparameters.
     """
+    if not policy.info.auto:
+        return policy
     values = all_hyperparameters(policy)
     if not any(values.get(name) == AUTO for name, _ in policy.info.auto):
         return policy

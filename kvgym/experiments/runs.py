@@ -14,7 +14,7 @@ from kvgym.experiments.resolving import requests_for, resolve_policy
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics.catalogue import METRICS, metric_names
 from kvgym.metrics.compute import compute_metrics, worker_metrics
-from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.policy import POLICIES, Policy, make_policy
 from kvgym.policies.routing import Router
 from kvgym.policies.runner import SimulationResult, check_needs, simulate
 from kvgym.policies.scaling import Autoscaler
@@ -125,6 +125,7 @@ class Player:
         self._scenarios: OrderedDict[str, tuple[System, Workload]] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int], RequestTable] = OrderedDict()
         self._requests = 0  # of the cached tables
+        self._policies: dict[str, Policy] = {}
         self._named: tuple[Scenario, str] | None = None  # the last scenario, and what it is cached by
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,7 +140,13 @@ class Player:
                     f"metric {shown(metric.name)} is defined inside a function, so other processes do not have it; "
                     "define it at the top of a module, or use jobs = 1"
                 )
-        empty = {"_scenarios": OrderedDict(), "_tables": OrderedDict(), "_requests": 0, "_named": None}
+        empty = {
+            "_scenarios": OrderedDict(),
+            "_tables": OrderedDict(),
+            "_requests": 0,
+            "_named": None,
+            "_policies": {},
+        }
         return {**vars(self), **empty}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -188,6 +195,18 @@ class Player:
             self._requests -= len(self._tables.popitem(last=False)[1])
         return table
 
+    def _policy(self, given: str | Policy) -> Policy:
+        """Return a copy of a policy: one that has run may hold objects that cannot be sent to another process."""
+        if not isinstance(given, str):
+            return copy.copy(given)
+        made = self._policies.get(given)
+        # Agents are read again, and a class may have been defined again under its name.
+        if made is None or made.info.name not in POLICIES or POLICIES[made.info.name] is not type(made):
+            self._policies[given] = made = make_policy(given)
+            if len(self._policies) > KEPT_SCENARIOS:
+                del self._policies[next(iter(self._policies))]
+        return copy.copy(made)
+
     def _play(self, run: PlannedRun) -> Played:
         started, count = time.perf_counter(), 0
         notes: tuple[str, ...] = ()
@@ -196,15 +215,12 @@ class Player:
         try:
             table = self._sampled(name, scenario, workload, run.seed, system)
             count, notes = len(table), table.notes
-            # A copy: a policy that has run may hold objects that cannot be sent to another process.
-            policy = make_policy(run.policy) if isinstance(run.policy, str) else copy.copy(run.policy)
+            policy = self._policy(run.policy)
             check_needs(policy, table)
             table = requests_for(policy, table, workload)
             resolved = resolve_policy(policy, system, table)
-            if resolved.label not in (
-                policy.label,
-                spec_text(policy.info.name, given_hyperparameters(policy)),
-            ):
+            as_usual = (policy.label, spec_text(policy.info.name, given_hyperparameters(policy)))
+            if resolved is not policy and resolved.label not in as_usual:
                 notes = (*notes, f"{run.label} runs as {resolved.label}.")
             router = run.scenario.make_router() if run.router is None else run.router
             autoscaler = scenario.autoscaler if run.autoscaler is None else copy.copy(run.autoscaler)

@@ -209,10 +209,12 @@ def simulate(
     def outcome() -> SimulationResult:
         measured = None if watch is None else watch.measured()
         result = result_of(simulation, policy, given_up=True)
-        kept = result if log else replace(result, log=None, moves=None)
+        changes: dict[str, Any] = {} if log or not keep_log else {"log": None, "moves": None}
         if sampler is not None:
-            kept = replace(kept, samples=sampler.samples())
-        return replace(kept, window=measured)
+            changes["samples"] = sampler.samples()
+        if measured is not None:
+            changes["window"] = measured
+        return replace(result, **changes) if changes else result
 
     try:
         _run_to_the_end(simulation, policy, copies, observer, [w for w in (watch, sampler) if w is not None])

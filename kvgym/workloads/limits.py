@@ -47,7 +47,18 @@ class LengthLimits(Spec):
 
     def apply(self, table: RequestTable) -> RequestTable:
         """Apply the limits to a table; each limit that changes something adds a note."""
+        if self._holds(table):
+            return table
         return self._drop(table) if self.policy == "drop" else self._clip(table)
+
+    def _holds(self, table: RequestTable) -> bool:
+        """Return whether all requests are within the limits."""
+        prompt, output = table.prompt_len, table.output_len
+        return (
+            _inside(prompt, self.min_prompt_len, self.max_prompt_len)
+            and _inside(output, self.min_output_len, self.max_output_len)
+            and (self.max_total_len is None or _inside(prompt + output, 1, self.max_total_len))
+        )
 
     def _clip(self, table: RequestTable) -> RequestTable:
         notes: list[str] = []
@@ -70,8 +81,6 @@ class LengthLimits(Spec):
             )
             cut = f"shortened to {self.max_total_len} tokens in total, the prompt first"
             note(notes, over, len(table), f"was {cut}")
-        if not notes:
-            return table
         return table.replace(
             prompt_len=lengths["prompt"], output_len=lengths["output"], notes=(*table.notes, *notes)
         )
@@ -91,7 +100,12 @@ class LengthLimits(Spec):
             text = f"was dropped, its {name} length outside {span}"
             note(notes, int(np.sum(keep & ~inside)), len(table), text)
             keep &= inside
-        return table.select(keep, *notes) if notes else table
+        return table.select(keep, *notes)
+
+
+def _inside(lengths: NDArray[np.int64], low: int, high: int | None) -> bool:
+    """Return whether lengths ≥ 1 are from ``low`` to ``high``, None = unlimited."""
+    return (low <= 1 or lengths.min(initial=low) >= low) and (high is None or lengths.max(initial=0) <= high)
 
 
 def shorten(
