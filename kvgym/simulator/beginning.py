@@ -45,17 +45,21 @@ def tables_at_first(
     given["gap_counts"], given["gap_sums"] = empty_histogram()
     closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
     given |= empty_sessions(table, given.get("prefix"), closed=closed, exposed=exposed)
-    lengths = {"num_requests": n, "slots": slots, "queued": max(1, 2 * n), "log": 4096 * log}
-    for name, kind in RUN_TABLES.items():
-        if name in given or (kind.length and kind.length not in lengths):
-            continue  # it has been made, or has no rows
-        length = (lengths[kind.length],) if kind.length else ()
-        given[name] = sparse_zeros((length or (1,)) if kind.shared else (r, *length), kind.dtype)
+    lengths = {"": 1, "slots": slots, "queued": max(1, 2 * n), "log": 4096 * log}
+    for name, kind in _ROWS.items():
+        if name not in given:
+            length = lengths[kind.length]
+            single = (length,) if kind.shared else (r, length)
+            given[name] = sparse_zeros(single if kind.length else single[:1], kind.dtype)
     workers = given["workers"]
     workers["index"] = np.arange(r)
     workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
     workers["queue_head"] = workers["queue_tail"] = UNKNOWN
     return _without_rows(r) | given
+
+
+_ROWS = {name: kind for name, kind in RUN_TABLES.items() if kind.length in ("", "slots", "queued", "log")}
+"""The tables that every run has, but for those of requests and gaps."""
 
 
 @functools.cache

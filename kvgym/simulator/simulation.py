@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.compiling.checked_build import check, guarded, watched
+from kvgym.compiling.checked_build import CHECKED, check, guarded, watched
 from kvgym.compiling.kernel import Kernel, uncompiled
 from kvgym.compiling.pointers import runs_compiled
 from kvgym.compiling.records import as_records
@@ -108,7 +108,7 @@ class Simulation:
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled, log = runs_compiled(compiled), check_flag(log, "log")
         made = tables_at_first(system, table, needs, log=log, seed=seed)
-        vars(self).update({name: guarded(table) for name, table in made.items()})
+        vars(self).update({name: guarded(table) for name, table in made.items()} if CHECKED else made)
         self.moves = guarded(np.zeros(0, MOVE))  # of a cluster with a router that moves requests
         self.batch_params = guarded(params_of(system.batch_time))
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies
