@@ -1,5 +1,7 @@
 import math
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from kvgym.errors import TraceFormatError
@@ -27,7 +29,7 @@ class Pretended:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "size"), [(0.0, MOST_AT_A_TIME), (0.01, MOST_AT_A_TIME), (0.1, 5), (0.3, 1), (600.0, 1)]
+    ("seconds", "size"), [(0.0, MOST_AT_A_TIME), (0.005, MOST_AT_A_TIME), (0.02, 5), (0.06, 1), (600.0, 1)]
 )
 def test_only_short_runs_are_batched(seconds, size):
     work = Pretended(seconds)
@@ -40,8 +42,9 @@ def test_only_short_runs_are_batched(seconds, size):
 
 def test_few_runs_are_not_batched():
     work = Pretended(0.0)
-    assert len(dict(play_runs([run(seed=k) for k in range(100)], InProcess(work)))) == 100
-    assert work.sizes == [1] * 100
+    few = 2 * FIRST - 1
+    assert len(dict(play_runs([run(seed=k) for k in range(few)], InProcess(work)))) == few
+    assert work.sizes == [1] * few
     assert list(play_runs([], InProcess(work))) == []
 
 
@@ -57,6 +60,13 @@ def test_a_missing_file_is_not_a_result(tmp_path):
         player([run(scenario)])
 
 
-def test_errors_of_requests_are_results():
-    (played,) = Player()([run(set_fields(BASE, {"kv_capacity": 60, "num_requests": 40}))])
-    assert played.record.error
+def test_runs_at_once_are_those_one_by_one_and_errors_are_results():
+    small = set_fields(BASE, {"num_requests": 40})
+    given = [run(small, 1), run(set_fields(small, {"kv_capacity": 60})), run(small, 1), run(small, 2)]
+    together = Player()(given)
+    assert [bool(played.record.error) for played in together] == [False, True, False, False]
+    for played, one in zip(together, given, strict=True):
+        (alone,) = Player()([one])
+        assert (played.num_requests, played.notes) == (alone.num_requests, alone.notes)
+        records = ({**asdict(each.record), "wall_time": 0.0} for each in (played, alone))
+        np.testing.assert_equal(*records)
