@@ -14,6 +14,7 @@ does not show one while the system fills. Where the load is known, as a share of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,8 @@ def _growth(arrival: NDArray[np.float64], left: NDArray[np.float64]) -> tuple[fl
     left, n = np.sort(left), len(arrival)  # NaN comes last
 
     def backlog(first: int, end: int) -> float:
-        return float((np.arange(first, end) - np.searchsorted(left, arrival[first:end], side="right")).mean())
+        came = (first + end - 1) * (end - first) // 2  # before each arrival, summed
+        return (came - int(left.searchsorted(arrival[first:end], side="right").sum())) / (end - first)
 
     second, last = backlog(n // 4, n // 2), backlog(n - n // 4, n)
     return (last - second) / (n / 2), float(MOST_GROWTH + 2 * np.sqrt(second + 1) / (n / 2))
@@ -136,9 +138,9 @@ def measure_marks(result: SimulationResult) -> dict[str, float]:
         return found
     growth, allowed = _growth(arrival, result.requests["start_time"])
     queues = growth > allowed or result.system.num_prefill_workers > 0
-    stay = result.requests["finish_time"] - arrival
-    longest = np.quantile(np.where(np.isnan(stay), np.inf, stay), 0.9, method="higher")
-    short = arrival[-1] - arrival[0] < SHORT * longest
+    stay = np.sort(result.requests["finish_time"] - arrival)  # NaN comes last
+    longest = stay[math.ceil(0.9 * (len(stay) - 1))]
+    short = math.isnan(longest) or arrival[-1] - arrival[0] < SHORT * longest
     return {**found, **backlog_growth(result), "queues": float(queues), "short": float(short)}
 
 
