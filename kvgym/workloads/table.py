@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -205,19 +206,9 @@ class RequestTable:
                 f"class_id {int(class_id.max())} has no entry in classes, which describes {len(classes)}"
             )
         table = object.__new__(cls)  # the constructor would check everything again
-        nothing = dict.fromkeys(_COLUMNS)
-        vars(table).update(
-            {
-                **nothing,
-                **arrays,
-                "hashes": hashes,
-                "forecasts": forecasts,
-                "parents": parents,
-                "notes": tuple(notes),
-                "classes": tuple(classes),
-                "rates": rates,
-            }
-        )
+        ragged = {"hashes": hashes, "forecasts": forecasts, "parents": parents}
+        about = {"notes": tuple(notes), "classes": tuple(classes), "rates": rates}
+        vars(table).update(dict.fromkeys(_COLUMNS) | arrays | ragged | about)
         return table
 
     def __len__(self) -> int:
@@ -361,28 +352,28 @@ _KNOWN = frozenset((*_COLUMNS, *_RAGGED))
 _LARGEST = np.finfo(np.float64).max
 
 
+@functools.cache
+def _range(name: str) -> tuple[bool, float, float, str]:
+    """Return whether a column has real numbers, the least and the largest of them, and both in words."""
+    if name in FEATURE_COLUMNS:
+        return True, -_LARGEST, _LARGEST, "a finite number"
+    if name in ("arrival_time", "ttft_slo", "tbt_slo", "e2e_slo", "think_time"):
+        return True, 0.0, np.inf if name.endswith("_slo") else _LARGEST, "seconds ≥ 0"
+    from_zero = ("class_id", "client_id", "session_id", "gap_kind", "job_id")
+    least = -(2**31) if name == "priority" else 0 if name in from_zero else 1
+    return False, least, 2**31 - 1, f"a whole number {'from -2^31' if least < 0 else f'≥ {least}'} below 2^31"
+
+
 def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     """Convert one column to its dtype and check its range."""
-    times = name in ("arrival_time", "ttft_slo", "tbt_slo", "e2e_slo", "think_time")
-    real = times or name in FEATURE_COLUMNS
-    from_zero = dict.fromkeys(("class_id", "client_id", "session_id", "gap_kind", "job_id"), 0)
-    least = {"priority": -(2**31), **from_zero}.get(name, 1)
-    if raw.size and raw.dtype == (np.float64 if real else np.int64):
-        low = least if not real else 0.0 if times else -_LARGEST
-        high = 2**31 - 1 if not real else np.inf if name.endswith("_slo") else _LARGEST
-        if low <= raw.min() and raw.max() <= high:  # NaN is in no range
-            return raw.copy()  # valid without a check of every number
+    real, low, high, expected = _range(name)
+    usual = raw.size and raw.dtype == (np.float64 if real else np.int64)
+    if usual and low <= np.minimum.reduce(raw) and np.maximum.reduce(raw) <= high:  # NaN is in no range
+        return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)
-    if times:
-        bad = (
-            np.isnan(numbers) | (numbers < 0) | (np.isinf(numbers) & (name in ("arrival_time", "think_time")))
-        )
-        expected = "seconds ≥ 0"
-    elif real:
-        bad, expected = ~np.isfinite(numbers), "a finite number"
-    else:
-        bad = ~((least <= numbers) & (numbers < 2**31) & (numbers == np.floor(numbers)))
-        expected = f"a whole number {'from -2^31' if name == 'priority' else f'≥ {least}'} below 2^31"
+    bad = ~((low <= numbers) & (numbers <= high))
+    if not real:
+        bad |= numbers != np.floor(numbers)
     if bad.any():
         row = int(np.argmax(bad))
         raise WorkloadError(f"column {name}, row {row}: {shown(raw[row])}; expected {expected}")
