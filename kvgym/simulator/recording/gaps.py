@@ -4,7 +4,7 @@ A bin is 1/1,024 of an octave wide, at most 2^-10 relative to its gaps. It holds
 their sum.
 
 - A dense histogram has an entry for every bin, 16 bytes each: 1.3 MB. Behind them its counts mark the octaves that have
-  gaps, few of many, so that nobody needs to look at the others. Its length is :data:`GAP_LENGTH`.
+  gaps, few of many, so that no run reads the others. Its length is :data:`GAP_LENGTH`.
 - A sparse one has an entry for every bin with gaps in it, in a hash table; its length is a power of two. An entry of
   its counts holds the key of the bin in the low bits and the number of gaps above them. Entry 0 counts the bins. Once
   three quarters of the table are in use, further bins are a 32nd of an octave wide, and whole octaves in its last
