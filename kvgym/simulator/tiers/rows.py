@@ -72,11 +72,11 @@ def lose_everywhere(run: Run, content: int) -> None:
 
 
 @jit
-def show(run: Run, content: int, mark: int) -> None:
-    """Let a worker find a content in a memory."""
+def show(run: Run, content: int, mark: int, position: int) -> None:
+    """Let a worker find a content, which has a position in all chains, in a memory; its host may never have had it."""
     if run.below[content].there & mark == 0:
         run.below[content].there += mark
-        run.below[content].position = run.stored[content].position
+        run.below[content].position = position
         show_found(cache_of(run), run.requests, run.problem.prefix_unit, content)
 
 
@@ -98,7 +98,7 @@ def show_arrived(run: Run, link: Any, up: int, now: float) -> None:
         content = link.first[up]
         link.first[up] = run.stored[content].following
         for k in range(run.tier.sharers):
-            show(sharer(run, k), content, run.tier.mark)
+            show(sharer(run, k), content, run.tier.mark, run.stored[content].position)
 
 
 @jit

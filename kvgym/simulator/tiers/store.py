@@ -208,7 +208,7 @@ def keep(run: Run, content: int, now: float) -> bool:
         return False
     b.rank, b.written, b.position = rank, store.offer, run.below[content].position
     store.used += 1
-    show(run, content, store.mark)
+    show(run, content, store.mark, b.position)
     list_drop(run, content)
     return True
 
@@ -248,6 +248,6 @@ def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
         if b.rank == 0:
             b.rank, b.written, b.position = rank, tier.offer, j
             tier.used += 1
-            show(run, content, tier.mark)
+            show(run, content, tier.mark, j)
             list_drop(run, content)
     return missing
