@@ -364,10 +364,12 @@ def empty_tiers(
     records[0]["outputs"], records[0]["overlaps"] = memory.outputs, memory.load == "overlap"
     records[0]["cheaper"], records[0]["back"] = memory.load_if == "cheaper", memory.write == "back"
     records[0]["last_rank"] = LEAST_RANK if memory.write == "back" else 0
+    no_lower = np.zeros(workers, TIER)
+    no_lower["first"] = no_lower["last"] = UNKNOWN  # nothing comes from there
     records[0]["shares"] = any(record["sharers"].max() > 1 for record in records)
     return {
         "tier": records[0],
-        "lower": records[1] if memory.below is not None else np.zeros(workers, TIER),
+        "lower": records[1] if memory.below is not None else no_lower,
         "below": np.zeros((workers, num_contents), BELOW),
         "stored": sparse_zeros((workers, len(records) * num_contents), STORED),
         "drops": sparse_zeros((workers, int(sum(record["room"][0] for record in records))), DROP),

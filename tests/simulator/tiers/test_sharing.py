@@ -73,6 +73,12 @@ def test_workers_of_a_host_share_its_memory() -> None:
     assert found.tier["used"].tolist() == [3, 0]
 
 
+def test_a_shared_host_needs_no_store() -> None:
+    found = run(HostMemory(32, 0.25, 0.25, shared="host", load="wait", workers_per_host=2), A_A)
+    assert found.requests["finish_time"].tolist() == [1.0, 24.0]
+    assert found.tier["total_loaded"].tolist() == [0, 3]
+
+
 def test_two_hosts_do_not_share() -> None:
     table = requests(
         (0.0, "a", 12, 1), (1.0, "b", 4, 1), (20.0, "a", 14, 1), (30.0, "b", 5, 1), (40.0, "a", 13, 1)
@@ -137,6 +143,9 @@ def test_what_always_holds(seed: int) -> None:
     simulation, _ = prepare_run(system, table, make_policy("vllm_v1"), router="round_robin", compiled=False)
     now, levels = simulation.tracker[0], (simulation.tier, simulation.lower)
     decided, then, shown, lost = 0, -1.0, 0, 0
+    places = np.zeros(simulation.below.shape[1], np.int64)
+    for p in simulation.prefix:
+        places[simulation.chain[p["chain"] : p["chain"] + p["length"]]] = np.arange(p["length"])
     while not simulation.run(budget=1):
         for level, (tier, units) in enumerate(
             zip(levels, np.split(simulation.stored, 2, axis=1), strict=True)
@@ -147,6 +156,7 @@ def test_what_always_holds(seed: int) -> None:
                 assert tier["used"][owner] == present.sum() <= tier["capacity"][owner]
                 known = simulation.below[k]["there"] & (1 << level) > 0
                 assert not (known & ~present).any()
+                assert (simulation.below[k]["position"] == places)[known].all()
                 if owner == tier["number"][decided]:  # its decision has shown what had arrived
                     assert (known | (units[owner]["ready_at"] > then) | ~present).all()
                 shown += int((known & (owner != k)).sum())
