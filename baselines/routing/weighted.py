@@ -14,8 +14,8 @@ including the new request. Then a batch of k takes
 - ``now = base + decode · min(n, M / w) + context · min(W, M)`` with the requests it has.
 
 The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares its
-length with the others: 0 very short, 1/2 average, 1 very long. With a prefix cache, k has h of the s tokens. Its other
-requests have b prompt tokens yet to prefill.
+length with the others: 0 very short, 1/2 average, 1 very long. With a prefix cache, k has h of the s tokens, and f
+more in the memory below its GPU. Its other requests have b prompt tokens yet to prefill.
 
 :class:`TermWeights` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
 lengths.
@@ -31,7 +31,16 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.named import numbers_named
-from kvgym.kernels import UNKNOWN, RouterView, first_open, hit_of, may_go, next_open, prefill_backlog
+from kvgym.kernels import (
+    UNKNOWN,
+    RouterView,
+    first_open,
+    found_of,
+    hit_of,
+    may_go,
+    next_open,
+    prefill_backlog,
+)
 from kvgym.policies.hyperparameters import (
     weight,
     weights_of,
@@ -79,10 +88,12 @@ class TermWeights(CompiledRouter):
         "prefill · b: the prefill time of the prompts ahead")
     backlog_delay: float = weight(0.0, 0.05, -1.0, 5.0,
         "prefill · b · n: their delay of the worker's requests")
+    below: float = weight(0.0, 0.3, -5.0, 10.0,
+        "- prefill · f: the prefill time that the memory below the GPU saves")
     # fmt: on
 
     def params(self) -> NDArray[np.float64]:
-        """Return the weights, float64 (17,)."""
+        """Return the weights, float64 (18,)."""
         return np.array([getattr(self, w.name) for w in WEIGHTS], np.float64)
 
 
@@ -155,6 +166,8 @@ def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
             hit = hit_of(view, k)
             uncached = (p.uncached + p.uncached_delay * count) * (r.prompt_len - hit)
             score += problem.batch_prefill * (uncached - p.cached * hit)
+        if p.below != 0.0:
+            score -= p.below * problem.batch_prefill * (found_of(view, k) - hit_of(view, k))
         if p.backlog != 0.0 or p.backlog_delay != 0.0:
             ahead = problem.batch_prefill * prefill_backlog(view, k)
             score += (p.backlog + p.backlog_delay * count) * ahead

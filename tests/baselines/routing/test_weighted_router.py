@@ -59,12 +59,16 @@ BY_HAND = {
     # The requests of worker 0 have 70 prompt tokens to prefill, those of worker 1 have 50.
     "backlog": (0.05 * 70, 0.1 * 50),
     "backlog_delay": (0.05 * 70 * 9, 0.1 * 50 * 3),
+    "below": (0.0, -0.1 * 10),  # the host of worker 1 has the next 10 tokens
 }
 
 
 def choice(weights: dict[str, float], time: float = 1.0) -> int:
     """Return the kernel's choice, with all times multiplied by ``time``."""
-    view = router_view(FIGURES, STATES, [2, 1], backlog=[70, 50], arrival_time=6.0, predicted_len=10)
+    hosts = [[], [1]]
+    view = router_view(
+        FIGURES, STATES, [2, 1], hosts=hosts, backlog=[70, 50], arrival_time=6.0, predicted_len=10
+    )
     problems, workers, requests = view.problems, view.workers, view.requests
     for name in ("batch_base", "batch_decode", "batch_context", "batch_prefill"):
         problems[name] *= time
