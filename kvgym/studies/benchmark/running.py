@@ -62,7 +62,7 @@ class BenchmarkResult:
         below: name of the entry that it is built on, "" = none.
         settings: by task what plays it, where that is another than ``specs``.
         suite: name of the suite.
-        suite_hash: hash of the suite.
+        suite_hash: hash of the suite's tasks for its role.
         values: by task and training, the metric by test seed, signed so that smaller is better; NaN = failed.
         errors: first error by task.
         versions: of kvgym, Python and packages.
@@ -120,9 +120,9 @@ class BenchmarkResult:
             suite = load_suite(self.suite)
         except ConfigError as error:
             raise ConfigError(f"{origin}: {error}") from None
-        if suite.hash != self.suite_hash:
+        if (own := suite.hash_of(self.role)) != self.suite_hash:
             raise ConfigError(
-                f"{origin}: of another {self.suite} ({cut(self.suite_hash, 20)}, here {suite.hash}); run it again"
+                f"{origin}: of another {self.suite} ({cut(self.suite_hash, 20)}, here {own}); run it again"
             )
         tasks = {task.name: task for task in suite.tasks if task.role == self.role}
         for name, runs in self.values.items():
@@ -270,7 +270,7 @@ def run_benchmark(
         role,
         any(entry.clairvoyant for entry in entries),
         suite,
-        made.hash,
+        made.hash_of(role),
         values,
         entries[0].below,
         dict(entries[0].settings),

@@ -47,7 +47,7 @@ class Task(Description):
         group: what is scored together, of :data:`GROUPS`.
         role: what an entry is here: ``"scheduler"`` of the workers, ``"router"`` of a cluster, or ``"autoscaler"``.
         metric: what is measured, see :mod:`kvgym.metrics`.
-        environment: id that :func:`kvgym.make_task` makes without an id.
+        environment: id that :func:`kvgym.make_task` makes without an id; "" = no environment has its scenario.
         plain: the rule that scores 0.
         budget: environment steps, or requests simulated, that training an entry may take.
         test_seeds: number of seeds from :data:`FIRST_TEST`.
@@ -187,7 +187,15 @@ class Suite(Description):
     @property
     def hash(self) -> str:
         """Hash of the tasks' hashes and of the constants of their scores."""
-        parts = [[task.name, task.hash, task.plain_values, task.reference_values] for task in self.tasks]
+        return self.hash_of("")
+
+    def hash_of(self, role: str) -> str:
+        """Return the hash of the tasks of a role alone, which results depend on; "" = all."""
+        parts = [
+            [task.name, task.hash, task.plain_values, task.reference_values]
+            for task in self.tasks
+            if role in ("", task.role)
+        ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

@@ -52,6 +52,13 @@ def test_every_task_can_be_made(task):
     kvgym.make_task(task.name).reset(seed=0)
 
 
+def test_results_depend_on_the_tasks_of_their_role():
+    fewer = SUITE.model_copy(update={"tasks": SUITE.tasks[:-1]})
+    assert fewer.hash_of("router") == SUITE.hash_of("router")
+    assert fewer.hash_of("scheduler") != SUITE.hash_of("scheduler")
+    assert fewer.hash != SUITE.hash
+
+
 def test_mistakes_are_named():
     with pytest.raises(UnknownNameError, match="hidden-kinds"):
         kvgym.make_task("hidden_kinds")
