@@ -10,17 +10,22 @@ which simulates, and the candidate's, which decides::
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from pathlib import Path
 
 import numpy as np
+import yaml
 
+from kvgym.experiments.statistics import improvement_interval
 from kvgym.studies.benchmark.entries import load_entry
 from kvgym.studies.benchmark.judging import Judge
 from kvgym.studies.benchmark.running import run_benchmark
 
-TASK = "hidden-kinds"
+TASK, SEEDS = "hidden-kinds", 4
+
+TUNED = Path(__file__).parents[2] / "docs" / "benchmark" / "settings" / "ranked.yaml"
 
 PROGRAM = '''"""A scheduler to be changed."""
 
@@ -34,6 +39,8 @@ class Mine(Ranked):
             gate_busy=0.33, value=0.01,
         )
 '''
+
+SETTING = re.compile(r"\w+=-?\d+\.\d+")
 
 NUMBER = re.compile(r"(?<==)-?\d+\.\d+")
 
@@ -52,7 +59,7 @@ def search(folder: Path, minutes: float, rng: np.random.Generator) -> list[tuple
     """Climb for some minutes; write the best program, and return minutes, programs and score of each best one."""
     started, tried, curve = time.monotonic(), 0, []
     child, best, text = folder / "child.py", folder / "best.py", PROGRAM
-    with Judge(tasks=(TASK,), seeds=4) as judging:
+    with Judge(tasks=(TASK,), seeds=SEEDS) as judging:
         first = score = -np.inf
         while time.monotonic() - started < 60 * minutes:
             candidate = mutated(text, rng) if tried else text
@@ -71,6 +78,26 @@ def search(folder: Path, minutes: float, rng: np.random.Generator) -> list[tuple
     return curve
 
 
+def compared(best: Path) -> None:
+    """Print what the start, the best program and the tuned rule are worth, on validation and on test seeds."""
+    tuned = yaml.safe_load(TUNED.read_text("utf-8"))["tasks"][TASK]
+    programs = {"start": PROGRAM, "best program": best.read_text("utf-8")}
+    rules = {label: f"ranked:{','.join(SETTING.findall(text))}" for label, text in programs.items()}
+    base = None
+    print(
+        "| scheduler | validation score | test score | test latency, s | gain over the start |\n|---|---|---|---|---|"
+    )
+    with Judge(tasks=(TASK,), seeds=SEEDS) as judging:
+        for label, rule in {**rules, "tuned rule": tuned, "ranked_latency": "ranked_latency"}.items():
+            found = run_benchmark([load_entry(rule)], name=label, tasks=[TASK], jobs=1)
+            values = np.array(found.values[TASK][0])
+            base = values if base is None else base
+            gain = improvement_interval(values, base, lower_is_better=True)
+            scores = f"{judging.verdict(rule)['score']:.3f} | {np.mean(found.scores()[TASK]):.3f}"
+            interval = f"{gain.value:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})"
+            print(f"| {label} | {scores} | {values.mean():.2f} | {interval} |")
+
+
 def main() -> None:
     """Search, and print validation scores and the mean latency on test seeds."""
     parser = argparse.ArgumentParser(
@@ -83,12 +110,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     print("| minutes | programs | validation score |\n|---|---|---|")
     search(options.out, options.minutes, np.random.default_rng(options.seed))
-    numbers = ",".join(re.findall(r"\w+=-?\d+\.\d+", (options.out / "best.py").read_text()))
-    start = ",".join(re.findall(r"\w+=-?\d+\.\d+", PROGRAM))
-    entries = {"start": f"ranked:{start}", "best": f"ranked:{numbers}", "ranked_latency": "ranked_latency"}
-    for label, name in entries.items():
-        found = run_benchmark([load_entry(name)], name=label, tasks=[TASK], jobs=1)
-        print(f"| {label} | {np.mean(found.values[TASK]):.2f} | {np.mean(found.scores()[TASK]):.3f} |")
+    print(f"{sum(os.times()[:4]) / 60:.1f} CPU minutes")  # of this process, and of those that have ended
+    compared(options.out / "best.py")
 
 
 if __name__ == "__main__":
