@@ -17,8 +17,9 @@ BETAS, TINY = (0.9, 0.99), 1e-8
 BATCH, FIT_RATE = 256, 0.01
 """Examples in a batch of a fit, and the learning rate of Adam at its beginning."""
 
-WIDTH = 1.5
-"""Standard deviation of a first layer's weighted input: bends lie within the data, which are standardised."""
+WIDTH, SHARP = 1.5, 4.0
+"""Standard deviation of a first layer's weighted input, and of a sharp one's: bends lie within the data, which are
+standardised, and take about half their deviation if they are sharp."""
 
 
 class Network:
@@ -28,14 +29,20 @@ class Network:
         inputs: number of inputs, which are standardised.
         hidden: units of each hidden layer.
         rng: draws the initial weights.
+        sharp: whether the units of the first layer bend sharply, each at a place that is drawn as the data are. A fit
+            moves blunt bends; a policy gradient is too noisy for that, and must find them where they are needed.
     """
 
-    def __init__(self, inputs: int, hidden: Sequence[int], rng: np.random.Generator) -> None:
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], rng: np.random.Generator, *, sharp: bool = False
+    ) -> None:
         self.hidden = tuple(hidden)
         self.numbers: list[Array] = []
-        for first, (before, after) in enumerate(pairwise((inputs, *hidden))):
-            width = (WIDTH if first == 0 else 1.0) / before**0.5
-            self.numbers += [width * rng.standard_normal((before, after)), rng.standard_normal(after)]
+        for layer, (before, after) in enumerate(pairwise((inputs, *hidden))):
+            width = 1.0 if layer else SHARP if sharp else WIDTH
+            weights = width / before**0.5 * rng.standard_normal((before, after))
+            biases = rng.standard_normal((before, after) if sharp and not layer else after)
+            self.numbers += [weights, -(weights * biases).sum(0) if sharp and not layer else biases]
         self.numbers += [np.zeros((hidden[-1], 1)), np.zeros(1)]
 
     def outputs(self, x: Array) -> tuple[Array, list[Array]]:

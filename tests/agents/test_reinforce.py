@@ -37,6 +37,24 @@ def test_gradients_are_those_of_the_outputs():
             array[place] = before
 
 
+def test_sharp_units_bend_all_over_the_data():
+    network = Network(2, (4_000, 3), np.random.default_rng(2), sharp=True)
+    weights, biases = network.numbers[:2]
+    np.testing.assert_allclose(weights.std(1), 4.0 / 2**0.5, rtol=0.05)
+    # A unit's sum is 0 at its bend. Seen along its own weights, bends lie as standardised data do.
+    bends = -biases / np.linalg.norm(weights, axis=0)
+    assert abs(bends.mean()) < 0.05
+    assert bends.std() == pytest.approx(1.0, rel=0.05)
+    assert network.numbers[3].shape == (3,)
+    assert network.outputs(np.zeros((1, 2)))[0] == 0.0
+
+
+@pytest.mark.parametrize(("fit", "width"), [(0, 4.0), (1, 1.5)])
+def test_the_first_layer_is_sharp_without_a_fit(tmp_path, fit, width):
+    learner = learner_of(make_training({**REINFORCE, "hidden": [2_000], "fit": fit}), tmp_path)
+    assert learner.network.numbers[0].std() == pytest.approx(width / 2**0.5, rel=0.05)
+
+
 def test_adam_moves_by_the_rate_at_first():
     numbers = [np.array([1.0, 2.0])]
     optimiser = Adam(numbers)
