@@ -46,7 +46,7 @@ def check_figures(found):
 
 def test_every_script_compiles_and_is_on_the_page():
     names = {path.name for path in SCRIPTS.glob("*.py")}
-    assert names == {"cleanrl_ppo.py", "rllib_ppo.py", "torchrl_ppo.py"}
+    assert names == {"cleanrl_ppo.py", "learners.py", "rllib_ppo.py", "torchrl_ppo.py"}
     for name in names:
         compile((SCRIPTS / name).read_text("utf-8"), name, "exec")
         assert f"python scripts/frameworks/{name}" in PAGE
@@ -105,6 +105,55 @@ def test_torchrl(load, one_thread):
 def test_rllib(load, one_thread):
     pytest.importorskip("ray.rllib")
     check_figures(load("rllib_ppo").main([*TINY, "--steps", "128", "--batch", "128"]))
+
+
+# ---------------------------------------------------------------- the table of learners
+
+
+def test_the_table_of_learners_by_hand(load):
+    """Means over seeds and then trainings: -2 and -4, one of four episodes not served; and what was not run."""
+    pytest.importorskip("sb3_contrib")
+    results = {0: [[-1.0, True], [-3.0, True]], 1: [[-5.0, True], [-3.0, False]]}
+    lines = [
+        {"id": "kvgym/Route-v0", "player": "PPO", "how": "drawn", "seed": seed, "results": found}
+        for seed, found in results.items()
+    ]
+    row = "| `Route-v0` | drawn | – | – | – | – | – | -3.0 ± 1.4, 25% stall | – | – |"
+    assert load("learners").table(lines).splitlines()[2:] == [row]
+
+
+def test_a_script_of_cleanrl_runs_as_it_is(load, one_thread, tmp_path):
+    """Where it stands, with its arguments, in a folder that it may fill; the agent prefers 2 and draws 1."""
+    pytest.importorskip("sb3_contrib")
+    (tmp_path / "ppo.py").write_text(
+        "import sys, torch\n"
+        "assert __name__ == '__main__'\n"
+        "open('written', 'w').close()\n"
+        "print('steps')\n"
+        "class Agent:\n"
+        "    arguments = sys.argv[1:]\n"
+        "    def actor(self, x): return torch.tensor([[0.0, 0.1, 0.2]]) * x.sum()\n"
+        "    def get_action_and_value(self, x): return torch.tensor([1]), None\n"
+        "agent = Agent()\n"
+    )
+    found = load("learners").CleanRL(tmp_path / "ppo.py", "kvgym/Route-v0", 512, 3)
+    assert found.agent.arguments == ["--env-id", "kvgym/Route-v0", "--total-timesteps", "512", "--seed", "3"]
+    assert found.predict(np.ones(4, np.float32)) == (2, None)
+    assert found.predict(np.ones(4, np.float32), deterministic=False) == (1, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["ppo.py"]
+
+
+def test_a_learner_with_changes(load, one_thread, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sb3_contrib")
+    script, out = load("learners"), tmp_path / "found.jsonl"
+    arguments = ["--ids", "kvgym/Priority-v0", "--learners", "changed", "DQN", "--test-seeds", "1"]
+    monkeypatch.setattr("sys.argv", ["learners", *arguments, "--steps", "64", "--out", str(out)])
+    script.main()
+    row = capsys.readouterr().out.splitlines()[2].split("|")[1:-1]
+    constant, drawn, rule, _, dqn, _, _, changed = (text.strip() for text in row[2:])
+    assert dqn == "–"  # not for a Box
+    assert float(drawn) < float(constant) < float(rule) < 0
+    assert abs(float(changed) - float(rule)) < 1  # it starts from no opinion
 
 
 # ---------------------------------------------------------------- rl-baselines3-zoo
