@@ -1,12 +1,14 @@
 """Examples that no page or other test runs."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 import types
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "scripts" / "examples"
 
@@ -63,3 +65,17 @@ def test_a_mutation_changes_one_or_two_numbers_of_the_program():
         counts.add(sum(a != b for a, b in zip(before, after, strict=True)))
     assert counts == {1, 2}
     assert len(before) == 9
+
+
+def test_a_clone_gives_the_answers_of_the_scheduler(monkeypatch, capsys):
+    pytest.importorskip("sb3_contrib")
+    script = example("clone_scheduler")
+    monkeypatch.setattr(script, "RUSH", {"scenario": "rush", "rate": 24, "num_requests": 15})
+    monkeypatch.setattr(sys, "argv", ["clone", "--episodes=1", "--epochs=40", "--requests=15", "--seeds=1"])
+    script.main()
+    first, *rest = capsys.readouterr().out.splitlines()
+    right = float(re.search(r"([\d.]+)% of the answers right", first)[1])
+    latency = {line.split(":")[0]: float(re.search(r"([\d.]+) s$", line)[1]) for line in rest}
+    assert right > 80
+    assert list(latency) == ["work_conserving_sjf_lookahead", "fcfs", "clone", "random"]
+    assert latency["clone"] < latency["random"]
