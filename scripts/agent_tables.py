@@ -2,6 +2,8 @@
 
     for s in 0 1 2 3 4; do kvgym train admit_evict seed=$s --out runs/admit_evict/$s; done
     python scripts/agent_tables.py admit_evict --runs runs/admit_evict
+    for s in 0 1 2 3 4 11 12 13 14 15; do kvgym train hidden_kinds seed=$s --out runs/hidden_kinds/$s; done
+    python scripts/agent_tables.py hidden_kinds --runs runs/hidden_kinds --seeds 32
     python scripts/agent_tables.py routing_unequal --runs runs/routing_unequal --seeds 2       quick
 
 Test seeds begin at 3,000,000; no training, choice of an agent or tuning has used them. All entries serve the same
@@ -82,9 +84,8 @@ def admission_players() -> Sequence[AgentPolicy]:
     return [AgentPolicy(Answers(drawn), name=label, **environment) for label, drawn in named]
 
 
-def priority_players() -> Sequence[AgentPolicy]:
-    """Return players of kvgym/Priority-v0 over ``ranked_latency``."""
-    return [ConstantAnswer(), RandomAnswers()]
+PRIORITY_RULES = ("past_future", "sarathi:token_budget=256", "sarathi:token_budget=128,order=spf")
+"""Rules of the tables of kvgym/Priority-v0; order and budget of the last are tuned."""
 
 
 UNEQUAL = Path(__file__).resolve().parent.parent / "configs/benchmark/kvgym-bench-2/routing-unequal.yaml"
@@ -98,9 +99,13 @@ TABLES = {
         bases=("work_conserving_sjf_lookahead:chunk=32768", "ranked"),
         rates=(7.2, 10.0), players=admission_players,
     ),
+    "conversations": Table(
+        "conversations", (*PRIORITY_RULES, "ranked_chat", "ranked", "ranked_latency", "ranked_documents"),
+        bases=("ranked_documents",),
+    ),
     "hidden_kinds": Table(
-        "hidden-kinds", ("ranked", "ranked_documents", "ranked_latency"), bases=("ranked_latency",),
-        players=priority_players,
+        "hidden-kinds", (*PRIORITY_RULES, "ranked_chat", "ranked", "ranked_latency", "ranked_documents"),
+        bases=("ranked_latency", "ranked_documents"), players=lambda: [ConstantAnswer(), RandomAnswers()],
     ),
     "routing_unequal": Table(
         str(UNEQUAL),
