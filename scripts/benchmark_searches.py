@@ -61,6 +61,12 @@ GRIDS: dict[str, dict[str, tuple[str, ...]]] = {
         "lmetric": tuple(f"lmetric:queued={x}" for x in ("true", "false")),
         "prefix_aware": tuple(
             f"prefix_aware:prefix={x},queue={y}" for x in (0, 1, 2) for y in (1, 3)
+        ) + tuple(
+            f"prefix_aware:prefix={x},queue={y},free={y},relative=false,host=1"
+            for x in (0, 1) for y in (0.1, 0.3, 1, 2)
+        ),
+        "cache_aware": tuple(
+            f"cache_aware:threshold={x},absolute={n}" for x in (0.3, 0.5, 0.8) for n in (4, 16, 64)
         ),
         "weighted": (),  # drawn
     },
@@ -77,12 +83,26 @@ GRIDS: dict[str, dict[str, tuple[str, ...]]] = {
 """Settings of each rule by role; of the two with weights they are drawn."""
 
 
+BY_HAND: tuple[dict[str, float], ...] = (
+    {"work": 0.0, "requests": 0.0, "pace": 0.0, "uncached": 1.0, "backlog": 1.0},
+    {"work": 0.0, "requests": 0.0, "pace": 0.0, "uncached": 0.1, "uncached_delay": 1.0},
+    {"work": 0.0, "requests": 1.0, "pace": 0.0, "uncached": 5.0, "backlog": 1.0, "below": 4.0},
+)
+"""Weights of ``weighted`` by hand, chosen on training seeds: for prompts, for caches, and for caches with memory
+below the GPU.
+"""
+
+
 FORESIGHT = tuple(f"foresight:bursts=true,share={x}" for x in (0.7, 0.9))
 """Autoscalers that know the rates to come, which a search may begin with."""
 
 
 SPANS = (240.0, 60.0)
 """Seconds for which a plan keeps a split of two pools: first long spans, then short ones."""
+
+
+FOR_SESSIONS = 0.8
+"""Share of the changes of a plan of assignments that move what is left of a session, where there are sessions."""
 
 
 class Runs:
@@ -106,7 +126,7 @@ class Runs:
         """Return the spec of each rule with the setting that is best on training seeds."""
         found = {}
         for rule, specs in GRIDS[task.role].items():
-            every = specs or (rule, *drawn_specs(rule, draws))
+            every = specs or tuple(drawn_specs(rule, draws))
             means = [self.mean(task, spec, TUNING) for spec in every]
             if np.isfinite(min(means)):
                 found[rule] = every[int(np.argmin(means))]
@@ -125,8 +145,14 @@ class Runs:
             return "varies"
         rate = scenario.make_workload().spec.mean_rate
         backlog = {**workload, "arrivals": {"kind": "poisson", "rate": 1e6}, "num_requests": BACKLOG}
+        if turns := (backlog.get("prefixes") or {}).get("turns"):  # a worker has its share of the sessions
+            workers = len(scenario.make_system().all_workers)
+            backlog["prefixes"] = {
+                **backlog["prefixes"],
+                "turns": {**turns, "open": turns["open"] // workers},
+            }
         policy = task.plain if task.role == "scheduler" else scenario.policies[0]
-        groups = [(1, {})] if isinstance(scenario.workers, int) else [
+        groups = [(scenario.workers, {})] if isinstance(scenario.workers, int) else [
             (group.count, {"hardware": group.hardware} if group.hardware else {}) for group in scenario.workers
         ]  # fmt: skip
         sustained = 0.0
@@ -140,17 +166,19 @@ class Runs:
 
 
 def drawn_specs(rule: str, draws: int) -> Iterator[str]:
-    """Yield specs of a rule with weights drawn around its defaults and those of agents."""
+    """Yield specs of a rule: its defaults, weights by hand, and weights drawn around these and those of agents."""
     rng = np.random.default_rng(0)
-    for weights in _around(_bases(rule), rule, draws, rng):
+    yield rule
+    for weights in (*(BY_HAND if rule == "weighted" else ()), *_around(_bases(rule), rule, draws, rng)):
         yield f"{rule}:{','.join(f'{name}={value:.6g}' for name, value in weights.items())}"
 
 
 def _bases(rule: str) -> list[dict[str, float]]:
-    """Return the weights of the agents that are this rule, and none for its defaults."""
+    """Return the weights of the agents that are this rule, those by hand, and none for its defaults."""
     kind = "router" if rule == "weighted" else "policy"
     names = [n for n in agent_names() if kind_of(n) == kind and (kind == "router" or n.startswith("ranked"))]
-    return [{}, *(dict(load_model(name).weights) for name in names)]  # type: ignore[union-attr]
+    learned = [dict(load_model(name).weights) for name in names]  # type: ignore[union-attr]
+    return [{}, *learned, *(BY_HAND if rule == "weighted" else ())]
 
 
 def _around(
@@ -237,11 +265,14 @@ def hindsight(
     recorded = Recording(load_entry(first).made)  # type: ignore[arg-type]
     least = value(requests, policy, recorded)
     plan, rng = recorded.plan, np.random.default_rng(seed)
-    workers = 1 + max(plan)
+    workers, sessions = 1 + max(plan), requests.session_id
     for _ in range(effort // 2):
         changed = np.array(plan)
         start, length = int(rng.integers(len(plan))), int(2 ** rng.uniform(0, 5))
-        changed[start : start + length] = rng.integers(workers, size=len(changed[start : start + length]))
+        if sessions is not None and rng.random() < FOR_SESSIONS:
+            changed[start:][sessions[start:] == sessions[start]] = rng.integers(workers)
+        else:
+            changed[start : start + length] = rng.integers(workers, size=len(changed[start : start + length]))
         if (new := value(requests, policy, Replaying(changed.tolist()))) < least:
             plan, least = changed.tolist(), new
     return min(found, least)

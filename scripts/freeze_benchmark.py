@@ -2,6 +2,7 @@
 
 python scripts/freeze_benchmark.py                      # all tasks
 python scripts/freeze_benchmark.py --tasks scale-bursts # some, the others stay
+python scripts/freeze_benchmark.py --jobs 2 --settings  # two processes search in hindsight; rules keep their settings
 python scripts/freeze_benchmark.py --table              # print the table of docs/benchmark-suite.md, compute nothing
 
 The tasks, with group, role, metric and plain rule, are those of the suite's file; a new task needs only these and its
@@ -15,10 +16,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from benchmark_searches import Runs, hindsight
+from benchmark_searches import GRIDS, Runs, hindsight
 
 from kvgym.agents.library import agent_names, kind_of
 from kvgym.baselines.autoscalers.engines import Engine
@@ -30,6 +32,7 @@ from kvgym.policies.scaling import AUTOSCALERS
 from kvgym.studies.benchmark.entries import load_entry
 from kvgym.studies.benchmark.tasks import SUITE, Suite, Task, load_suite, suite_file
 from kvgym.theory.hindsight.bounds import unbeatable
+from kvgym.utils.execution import make_executor
 from kvgym.utils.files import write_text
 
 SETTINGS = Path(__file__).resolve().parent.parent / "docs" / "benchmark" / "settings"
@@ -52,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", default=SUITE, help="name of the suite")
     parser.add_argument("--tasks", default="", help="comma-separated; the others stay (default: all)")
     parser.add_argument("--effort", type=float, default=1.0, help="factor on the runs of each search")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of the searches in hindsight")
+    parser.add_argument("--settings", action="store_true", help="take the settings of rules from their files")
     parser.add_argument("--table", action="store_true", help="print the table of tasks and compute nothing")
     given = parser.parse_args(arguments)
     suite = load_suite(given.suite)
@@ -63,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for task in suite.tasks:
         if task.name in chosen:
             started = time.process_time()
-            found = frozen(task, runs, given.effort)
+            found = frozen(task, runs, given.effort, given.jobs, searched=not given.settings)
             load_suite.cache_clear()  # other processes may have frozen other tasks
             suite = load_suite(suite.name)
             tasks = [found if each.name == task.name else each for each in suite.tasks]
@@ -73,10 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def frozen(task: Task, runs: Runs, effort: float) -> Task:
+def frozen(task: Task, runs: Runs, effort: float, jobs: int, *, searched: bool) -> Task:
     """Return a task with its hash, values of the plain rule and the reference, and headroom."""
     scenario = task.scenario(runs.suite)
-    tuned = runs.tuned(task, max(2, round(DRAWS * effort)))
+    tuned = runs.tuned(task, max(2, round(DRAWS * effort))) if searched else read_settings(task)
     if task.role == "autoscaler":
         tuned["fixed"] = runs.best_fixed(task)
         task = task.model_copy(update={"plain": tuned["fixed"]})
@@ -98,12 +103,11 @@ def frozen(task: Task, runs: Runs, effort: float) -> Task:
     known = min(values, key=lambda each: (float(np.mean(values[each])), each))[1]
     most = max(2, round(EFFORT[task.role] * effort))
     policies = (*REFERENCES, *(name for name in agents("scheduler") if name.startswith("ranked")))
+    search = partial(hindsight, task, scenario, effort=most, first=known, policies=policies)
+    with make_executor(search, jobs) as executor:
+        searches = executor.map(list(task.seeds))
     reference = [
-        min(
-            hindsight(task, scenario, seed, most, known, policies),
-            *(each[place] for each in values.values()),
-        )
-        for place, seed in enumerate(task.seeds)
+        min(found, *(each[place] for each in values.values())) for place, found in enumerate(searches)
     ]
     if (bound := bound_of(task, scenario)) is not None:
         headroom[BOUND] = bound
@@ -133,6 +137,15 @@ def agents(role: str) -> Iterator[str]:
     """Yield the shipped agents of a role."""
     kind = "policy" if role == "scheduler" else role
     yield from (name for name in agent_names() if kind_of(name) == kind)
+
+
+def read_settings(task: Task) -> dict[str, str]:
+    """Return the setting of each rule of a task's role from the rules' files."""
+    import yaml
+
+    files = [SETTINGS / f"{rule}.yaml" for rule in GRIDS[task.role]]
+    contents = [yaml.safe_load(path.read_text("utf-8")) for path in files if path.is_file()]
+    return {each["rule"]: each["tasks"][task.name] for each in contents if task.name in each["tasks"]}
 
 
 def write_settings(task: str, tuned: dict[str, str]) -> None:
