@@ -38,7 +38,7 @@ def make_task(
         **arguments: of the environment, ``observation="dict"``.
 
     Raises:
-        ConfigError: ``scenario`` is given or the task is not the frozen one.
+        ConfigError: ``scenario`` is given, the task is not the frozen one, or it has no environment.
         UnknownNameError: there is no such task.
     """
     task = load_suite(suite).task(name)
@@ -54,6 +54,11 @@ def make_task(
         given["information"] = ()
     given |= arguments
     chosen = id or task.environment
+    if not chosen:
+        raise ConfigError(
+            f"task {name} has no environment, as none has what its scenario has (host_memory); enter "
+            f"{task.played_by} by name or module:Class"
+        )
     if num_envs is not None:
         return gym.make_vec(chosen, num_envs, vectorization_mode="vector_entry_point", **given)
     spec = copy.deepcopy(gym.spec(chosen))
