@@ -11,10 +11,9 @@ with the rest; if the host has no room for it, it does not stay there.
 Source: the offloading connector of vLLM (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py``,
 release 0.33): units that are offered with the step that computes them, submitted with the next one, behind the hit on
 the GPU, and all again at each start; and its manager of tiers (``vllm/v1/kv_offload/tiering/manager.py``).
-Deviations: loads hold up the batch instead of the request (its loads are asynchronous, and a request that finds a
-coming unit waits); the last units of a finished request are written with the others and not one step later; the last
-whole unit of a prompt is computed, as it is where the GPU has it; the store takes room when the write to the host is
-submitted, and drops units by the rules of the host, while vLLM leaves that to it.
+Deviations: unless loads are asynchronous (:mod:`kvgym.simulator.tiers.loading`), they hold up the batch instead of the
+request, and the last units of a finished request are written with the others and not one step later; the store takes
+room when the write to the host is submitted, and drops units by the rules of the host, while vLLM leaves that to it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit, kernel, uncompiled
 from kvgym.compiling.pointers import address_of, function_at, function_handle, view_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, clear_load
-from kvgym.simulator.blocks import planned_tokens
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.prefix.tier_hook import (
     APART,
@@ -47,7 +45,6 @@ from kvgym.simulator.prefix.tier_hook import (
     TIER_SIGNATURE,
     WHOLE,
 )
-from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.tiers.loading import (
     end_load,
     fence_hit,
@@ -61,7 +58,8 @@ from kvgym.simulator.tiers.loading import (
     submit_loads,
 )
 from kvgym.simulator.tiers.rows import catch_up, list_coming, rows_below, run_with, share, store_of
-from kvgym.simulator.tiers.store import begin_use, drop_early, end_use, keep, offer, rank_of, use
+from kvgym.simulator.tiers.store import begin_use, drop_early, offer, rank_of, use
+from kvgym.simulator.tiers.writing import forget, forget_ended, write, write_back
 
 _params_at, _batch_time_at = view_at("f8"), function_at(BATCH_TIME_SIGNATURE)
 
@@ -236,152 +234,6 @@ def load(run: Run, i: int, first: int, last: int) -> None:
     tier.loaded_at = max(tier.loaded_at, end)
     for j in range(first, last if tier.back == 1 else first):
         drop_early(run, run.chain[run.prefix[i].chain + j])
-
-
-@jit
-def write_units(run: Run, i: int, first: int, last: int, now: float, begin: float) -> float:
-    """Offer the units ``first`` … ``last - 1`` of request ``i`` now, and write what is lacking from a time on.
-
-    Returns:
-        When it has been written; -1 if nothing is, -2 if there is no room.
-    """
-    tier, place = run.tier, run.prefix[i].chain
-    count = offer(run, i, first, last, now)
-    if count == UNKNOWN:
-        tier.total_refused += 1
-        return -2.0
-    if count == 0:
-        return -1.0
-    begin = max(begin, tier.down_free)
-    done = begin + (tier.latency + count * tier.store_time)
-    for j in range(first, last):
-        b = run.stored[run.chain[place + j]]
-        if b.written == store_of(run).offer:
-            b.ready_at = b.busy_until = done
-            if tier.sharers > 1:
-                list_coming(run, tier, 0, run.chain[place + j])
-    tier.down_time += done - begin
-    tier.down_free = done
-    tier.total_stored += count
-    return float(done)
-
-
-@jit
-def pass_down(run: Run, content: int, begin: float, now: float) -> float:
-    """Write a content that is dropped above from a time on, and on from there; return when it has been written.
-
-    What is written while the link is busy is part of the transfer before. -1 if nothing is written.
-    """
-    tier = run.tier
-    if not keep(run, content, now):
-        return -1.0
-    latency = tier.latency if tier.down_free <= begin else 0.0
-    begin = max(begin, tier.down_free)
-    done = begin + (latency + tier.store_time)
-    b = run.stored[content]
-    b.ready_at = b.busy_until = done
-    if tier.sharers > 1:
-        list_coming(run, tier, 0, content)
-    tier.down_time += done - begin
-    tier.down_free = done
-    tier.total_stored += 1
-    return float(done)
-
-
-@jit
-def write_back(run: Run, content: int) -> None:
-    """Write a content that the GPU drops; the memory that it had is free when that has ended."""
-    now = float(run.w.clock)
-    done = pass_down(run, content, now, now)
-    if done >= 0.0:
-        run.below[content].safe_at = done
-        if run.tier.lower_row != 0:
-            end = pass_down(run_with(run.tier.lower_row), content, done, now)
-            run.stored[content].busy_until = max(done, end)
-
-
-@jit
-def write_on(run: Run, lower: Run, i: int, first: int, last: int, now: float, done: float) -> None:
-    """Write on what the last offer to the host has written there, of units ``first`` … ``last - 1``, from a time on."""
-    place, number = run.prefix[i].chain, store_of(run).offer
-    while run.stored[run.chain[place + first]].written != number:
-        first += 1
-    end = write_units(lower, i, first, last, now, done)
-    for j in range(first, last):
-        if end >= 0.0 and lower.stored[run.chain[place + j]].written == store_of(lower).offer:
-            b = run.stored[run.chain[place + j]]
-            b.busy_until = max(b.busy_until, end)
-
-
-@jit
-def count_use(run: Run, end: float) -> None:
-    """Count what is in use to the end of a batch."""
-    tier = store_of(run)
-    tier.used_time += tier.used * max(0.0, end - tier.counted_until)
-    tier.counted_until = max(end, tier.counted_until)
-
-
-@jit
-def write(run: Run, end: float) -> None:
-    """Write the units that the batch completes, or that found no room before, one transfer for each request.
-
-    Args:
-        run: the tables.
-        end: end of the batch, seconds.
-    """
-    tier, w = run.tier, run.w
-    count_use(run, end)
-    if tier.lower_row != 0:
-        count_use(run_with(tier.lower_row), end)
-    for k in range(0 if tier.back == 1 else w.num_active):
-        slot = run.active[k]
-        if planned_tokens(run.decision, slot.planned, slot.num_prefill_left) > 0:
-            write_computed(run, slot.request_id, run.prefix[slot.request_id].num_units, w.clock, end)
-    forget_ended(run, w.clock, end)
-    tier.together = 0
-
-
-@jit
-def write_computed(run: Run, i: int, computed: int, now: float, begin: float) -> None:
-    """Write the first ``computed`` units of request ``i`` from a time on, without those that it has offered before."""
-    tier, p, t = run.tier, run.prefix[i], run.tiered[i]
-    last: Any = computed
-    if tier.outputs == 0:
-        last = min(computed, run.requests[i].prompt_len // run.problem.prefix_unit)
-    if t.offered >= last:
-        return
-    done = write_units(run, i, t.offered, last, now, begin)
-    if done == -2.0:
-        return
-    if done >= 0.0:
-        t.stored_at = done
-        for j in range(t.offered, last):
-            content = run.chain[p.chain + j]
-            if run.stored[content].written == store_of(run).offer:
-                run.below[content].safe_at, run.below[content].source = done, run.held[p.held + j]
-                run.stored[content].writer = i
-        if tier.lower_row != 0:
-            write_on(run, run_with(tier.lower_row), i, t.offered, last, now, done)
-    t.offered = last
-
-
-@jit
-def forget_ended(run: Run, now: float, begin: float) -> None:
-    """Offer once more what requests that have finished were refused, and end their use."""
-    tier = run.tier
-    while tier.first_ended != UNKNOWN:
-        i = tier.first_ended
-        until, tier.first_ended = run.tiered[i].until, run.tiered[i].following
-        write_computed(run, i, run.prefix[i].left, now, begin)
-        end_use(run, i, until)
-
-
-@jit
-def forget(run: Run, i: int, until: float) -> None:
-    """Let request ``i``, which has finished, use no memory any more; its KV is kept to a time."""
-    end_use(run, i, until)
-    if run.tier.lower_row != 0:
-        end_use(run_with(run.tier.lower_row), i, until)
 
 
 @kernel(TIER_SIGNATURE, "simulator")
