@@ -45,7 +45,7 @@ def tables_at_first(
     given["gap_counts"], given["gap_sums"] = empty_histogram()
     closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
     given |= empty_sessions(table, given.get("prefix"), closed=closed, exposed=exposed)
-    lengths = {"": 1, "slots": slots, "queued": max(1, 2 * n), "log": 4096 * log}
+    lengths = {"": 1, "num_requests": n, "slots": slots, "queued": max(1, 2 * n), "log": 4096 * log}
     for name, kind in _ROWS.items():
         if name not in given:
             length = lengths[kind.length]
@@ -58,8 +58,9 @@ def tables_at_first(
     return _without_rows(r) | given
 
 
-_ROWS = {name: kind for name, kind in RUN_TABLES.items() if kind.length in ("", "slots", "queued", "log")}
-"""The tables that every run has, but for those of requests and gaps."""
+_LENGTHS = ("", "num_requests", "slots", "queued", "log")
+_ROWS = {name: kind for name, kind in RUN_TABLES.items() if kind.length in _LENGTHS}
+"""The tables that every run has, but for those of gaps."""
 
 
 @functools.cache

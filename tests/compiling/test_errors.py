@@ -44,7 +44,7 @@ def what_compiled_code_cannot_do(view, decision, memory):
     ("kernel", "text"),
     [
         (no_such_field, r"no field 'num_activ'; did you mean num_active .*\? \(.*:LINE\)"),
-        (no_such_table, r"no field 'wrker' of PolicyView; did you mean worker or owner\? \(.*:LINE\)"),
+        (no_such_table, r"no field 'wrker' of PolicyView; did you mean worker or wake\? \(.*:LINE\)"),
         (
             no_such_field_in_a_helper,
             r"no field 'num_activ'; did you mean num_active .*\? \(.*test_errors.py:\d+\)",
