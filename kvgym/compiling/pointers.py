@@ -86,22 +86,10 @@ take = generated(_take, _take_in_python)
 """Add ``count`` to the int64 at an address and return what it was; threads that do so get different numbers."""
 
 
-def _address_in_head(array: NDArray[Any]) -> int:
-    return _word_at(id(array) + _HEAD).value
-
-
-def _address_by_name(array: NDArray[Any]) -> int:
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of an array's elements; NumPy makes several objects for it, so ask for few."""
     return int(array.ctypes.data)
 
-
-_word_at, _HEAD, _SAMPLE = ctypes.c_size_t.from_address, object.__basicsize__, np.zeros(1)
-
-address_of = _address_in_head if _address_in_head(_SAMPLE) == _SAMPLE.ctypes.data else _address_by_name
-"""Return the address of an array's elements.
-
-This is ``array.ctypes.data``, for which NumPy makes several objects. In its C interface an array begins with the head
-of all Python objects and this address; should that change, NumPy is asked.
-"""
 
 _ADDRESSES: dict[tuple[Any, int], tuple[tuple[int, int], Any]] = {}
 """Addresses of compiled functions, and their signatures: looking them up takes as long as a run of ten requests."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.checks import check_seed
-from kvgym.utils.stream_seeds import StreamSeed
 
 STREAMS = (
     "arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load", "prefixes", "thinking",
@@ -28,18 +25,11 @@ def stream_seed(seed: int, name: str, *part: int) -> np.random.SeedSequence:
     Raises:
         ConfigError: an unknown stream name or an invalid seed.
     """
-    return np.random.SeedSequence(check_seed(seed), spawn_key=_key(name, part))
+    if name not in STREAMS:
+        raise ConfigError(f"unknown random stream {shown(name)}; valid: {', '.join(STREAMS)}")
+    return np.random.SeedSequence(check_seed(seed), spawn_key=(STREAMS.index(name), *part))
 
 
 def stream(seed: int, name: str, *part: int) -> np.random.Generator:
     """Return the generator of a stream or a part of it, see :func:`stream_seed`; equal arguments give equal bits."""
-    words: Any = StreamSeed.of(
-        check_seed(seed), _key(name, part)
-    )  # a kind of sequence that NumPy's hints lack
-    return np.random.Generator(np.random.PCG64(words))
-
-
-def _key(name: str, part: tuple[int, ...]) -> tuple[int, ...]:
-    if name not in STREAMS:
-        raise ConfigError(f"unknown random stream {shown(name)}; valid: {', '.join(STREAMS)}")
-    return STREAMS.index(name), *part
+    return np.random.Generator(np.random.PCG64(stream_seed(seed, name, *part)))

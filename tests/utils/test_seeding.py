@@ -1,4 +1,4 @@
-"""Seeds of streams against NumPy's own seed sequences."""
+"""Random streams are those of NumPy's seed sequences."""
 
 import pickle
 
@@ -6,20 +6,23 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvgym.utils.seeding import stream, stream_seed
-from kvgym.utils.stream_seeds import StreamSeed
+from kvgym.utils.seeding import STREAMS, stream, stream_seed
 
 
 def state(generator: np.random.Generator) -> object:
     return generator.bit_generator.state
 
 
-@example(2**128 - 1, (0,))
-@example(2**128, (2**32 - 1, 1))
-@given(st.integers(0, 2**200), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4).map(tuple))
-def test_generators_and_their_descendants_equal_those_of_numpy(seed, key):
-    theirs = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
-    own = np.random.Generator(np.random.PCG64(StreamSeed.of(seed, key)))
+@example(2**63 - 1, "arrivals", ())
+@example(0, "thinking", (2**32 - 1, 1))
+@given(
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(STREAMS),
+    st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple),
+)
+def test_generators_and_their_descendants_equal_those_of_numpy(seed, name, part):
+    sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *part))
+    theirs, own = np.random.Generator(np.random.PCG64(sequence)), stream(seed, name, *part)
     assert state(own) == state(theirs)
     for one, other in zip(own.spawn(2) + own.spawn(1), theirs.spawn(2) + theirs.spawn(1), strict=True):
         assert state(one) == state(other)
