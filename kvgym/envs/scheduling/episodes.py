@@ -30,7 +30,7 @@ from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_p
 from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
-from kvgym.envs.scheduling.threads import Threads
+from kvgym.envs.threads import Threads
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.metrics.catalogue import STANDARD_METRICS
 from kvgym.metrics.compute import compute_metrics
@@ -146,7 +146,7 @@ class Episodes(Arrays):
         self._needs = frozenset(config.information)
         self.lock = threading.Lock()
         self._entry: Any = None
-        self._threads = Threads(self, compiled=self.compiled)
+        self._threads = Threads(self.orders, self.taken, compiled=self.compiled)
         self._drawn: dict[int, tuple[RequestTable, ReferenceRewards | None]] = {}
 
     def check_information(self, table: RequestTable) -> None:

@@ -9,23 +9,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.memory import Arrays
-
 Entry = Callable[[NDArray[Any]], int]
 """A stepping function, or its uncompiled twin."""
 
 
 class Threads:
-    """The threads of the orders of some :class:`~kvgym.envs.scheduling.memory.Arrays`.
+    """The threads that carry out orders, see :class:`~kvgym.envs.scheduling.memory.Arrays`.
 
     Args:
-        arrays: the arrays.
+        orders: int64 (1 or 1 + T, w), the orders.
+        taken: int64 (1 or 1 + T, 8), what threads have taken.
         compiled: False runs the parts in turn.
     """
 
-    def __init__(self, arrays: Arrays, *, compiled: bool) -> None:
-        self._first, *self._parts = arrays.orders
-        self._taken, self._compiled = arrays.taken, compiled
+    def __init__(self, orders: NDArray[Any], taken: NDArray[Any], *, compiled: bool) -> None:
+        self._first, *self._parts = orders
+        self._taken, self._compiled = taken, compiled
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def run(self, entry: Entry, meanwhile: Callable[[], None] | None) -> int:
