@@ -29,7 +29,7 @@ from kvgym.simulator.in_order import (
     take_in_order,
 )
 from kvgym.simulator.prefix.pins import make_room
-from kvgym.simulator.prefix.tier_hook import IDLE, call_tier, see_arrivals
+from kvgym.simulator.prefix.tier_hook import see_arrivals
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,
@@ -40,7 +40,7 @@ from kvgym.simulator.tables import (
     UNKNOWN,
     WAIT,
 )
-from kvgym.simulator.tiers.hook import next_transfer, stays_apart, submit_loads
+from kvgym.simulator.tiers.hook import end_uses, next_transfer, stays_apart, submit_loads
 
 
 @jit_inline
@@ -121,8 +121,7 @@ def clear_decision(run: Run) -> None:
             see_arrivals(run.tier, run.w.clock)
         if run.pool.ahead == 1 and run.w.clock != run.w.last_batch_end:
             end_batch_before_idle(run)
-    if has_tier(run) and run.tier.first_ended != UNKNOWN and run.w.clock != run.w.last_batch_end:
-        call_tier(run.tier, IDLE, UNKNOWN, 0, 0, run.w.last_batch_end)
+    end_uses(run)
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

@@ -26,7 +26,6 @@ from kvgym.simulator.cluster.knowledge import note_sent
 from kvgym.simulator.cluster.links import join_ports, leave_ports, left_to_send
 from kvgym.simulator.cluster.tables import KEPT, LEAVES, SENT, Cluster, queued_of, remember_worker, run_of
 from kvgym.simulator.prefix.cache import lose_hit, tokens_there
-from kvgym.simulator.prefix.tier_hook import RELEASE, call_tier
 from kvgym.simulator.queue import queue_insert, queue_remove
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -42,7 +41,7 @@ from kvgym.simulator.tables import (
     UNKNOWN,
     WAITING,
 )
-from kvgym.simulator.tiers.hook import loads_apart
+from kvgym.simulator.tiers.hook import let_go_in_queue
 
 
 @jit
@@ -245,9 +244,7 @@ def move(c: Cluster, i: int, k: int) -> int:
         leave_batch(run_of(c, source), i)
         w.phase = READY  # even if it had decided to wait with this request
     else:
-        run = run_of(c, source)
-        if loads_apart(run):
-            call_tier(run.tier, RELEASE, i, 0, 0, t.clock)
+        let_go_in_queue(run_of(c, source), i)
         queue_remove(w, c.requests, i)
         if c.problems[source].prefix_unit > 0:
             lose_hit(cache_of(run_of(c, source)), c.requests, c.problems[source].prefix_unit, i)

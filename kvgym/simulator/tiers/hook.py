@@ -7,7 +7,7 @@ import numpy as np
 from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.passes import false_for
 from kvgym.simulator.boundary import PlainRun, Run, has_tier
-from kvgym.simulator.prefix.tier_hook import APART, EVICTED, KIND, RUNS, SUBMIT, call_tier
+from kvgym.simulator.prefix.tier_hook import APART, EVICTED, IDLE, KIND, RELEASE, RUNS, SUBMIT, call_tier
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -47,6 +47,20 @@ def note_evicted(run: Run, i: int) -> None:
     """Let the memory below know that request ``i`` has been evicted."""
     if loads_apart(run):
         call_tier(run.tier, EVICTED, i, 0, 0, 0.0)
+
+
+@jit_inline
+def let_go_in_queue(run: Run, i: int) -> None:
+    """Let the waiting request ``i``, which leaves the queue, give up what it has loaded."""
+    if loads_apart(run):
+        call_tier(run.tier, RELEASE, i, 0, 0, 0.0)
+
+
+@jit_inline
+def end_uses(run: Run) -> None:
+    """Be done with requests that finished with the last batch, if no decision was made when it ended."""
+    if loads_apart(run) and run.tier.first_ended != UNKNOWN and run.w.clock != run.w.last_batch_end:
+        call_tier(run.tier, IDLE, UNKNOWN, 0, 0, run.w.last_batch_end)
 
 
 @jit_inline
