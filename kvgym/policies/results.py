@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.compiling.records import sparse_zeros
 from kvgym.policies.policy import Policy
 from kvgym.simulator.cluster.changing import FleetRecord
 from kvgym.simulator.cluster.simulation import ClusterSimulation
@@ -21,9 +22,6 @@ from kvgym.simulator.system import System
 from kvgym.simulator.tables import ABORTED, FINISHED
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
-
-_NO_TURNS, _NO_TIER = np.zeros(0, np.int64), np.zeros(0, TIER)
-"""Shared, because NumPy takes as long to make an empty table of records as the rest of a result takes."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,13 @@ class SimulationResult:
     moves: NDArray[Any] | None = None
     window: Measured | None = None
     samples: Samples | None = None
-    to_come: NDArray[np.int64] = field(default_factory=lambda: _NO_TURNS)
-    jobs_to_come: NDArray[np.int64] = field(default_factory=lambda: _NO_TURNS)
+    to_come: NDArray[np.int64] = field(default_factory=lambda: sparse_zeros((0,), np.int64))
+    jobs_to_come: NDArray[np.int64] = field(default_factory=lambda: sparse_zeros((0,), np.int64))
     fleet: FleetRecord | None = None
     transfer_wait: NDArray[np.float64] | None = None
     whole: NDArray[np.bool_] | None = None
-    tier: NDArray[Any] = field(default_factory=lambda: _NO_TIER)
-    lower: NDArray[Any] = field(default_factory=lambda: _NO_TIER)
+    tier: NDArray[Any] = field(default_factory=lambda: sparse_zeros((0,), TIER))
+    lower: NDArray[Any] = field(default_factory=lambda: sparse_zeros((0,), TIER))
 
 
 def ended(requests: NDArray[Any]) -> NDArray[np.bool_]:

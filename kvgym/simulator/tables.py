@@ -415,6 +415,7 @@ MOVE = np.dtype(
 GAP_MIN_EXPONENT = -40
 GAP_OCTAVES = 80
 GAP_BINS = 1024 * GAP_OCTAVES
+"""Token gaps are counted in bins of relative width 2^-10, from 2^-41 s to 2^39 s."""
+
 GAP_LENGTH = GAP_BINS + GAP_OCTAVES
 """Length of a dense histogram, see :mod:`kvgym.simulator.recording.gaps`."""
-"""Token gaps are counted in bins of relative width 2^-10, from 2^-41 s to 2^39 s; fewer bins are coarser."""

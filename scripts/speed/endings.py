@@ -1,9 +1,7 @@
 """Time ends of episodes: alone, and in a vector of 64 environments against a single one.
 
 An end is the metrics of an episode, the requests of the next one, and its start. In a vector they come together unless
-``stagger`` spreads them. On a busy machine two threads share a core, so next to the wall time there is the
-time that they would take on a core each: the CPU time of the calling thread outside of compiled calls, and a share
-of all other CPU time. Everything is the least of several rounds.
+``stagger`` spreads them. Everything is the least of several rounds; threads need a core each.
 
     python scripts/speed/endings.py            # a minute
     python scripts/speed/endings.py --smoke    # seconds: checks that it runs
@@ -12,7 +10,6 @@ of all other CPU time. Everything is the least of several rounds.
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from typing import Any
 
@@ -56,57 +53,33 @@ def parts_of_an_end(name: str, repeats: int) -> dict[str, float]:
     return {"metrics": metrics, "requests": requests, "start": start}
 
 
-def alone(steps: int) -> tuple[float, float]:
-    """Return wall and CPU time of a step of a single environment, ends included, microseconds."""
+def alone(steps: int) -> float:
+    """Return the time of a step of a single environment, ends included, microseconds."""
     env: Any = gym.make("kvgym/Priority-v0", disable_env_checker=True, **TASKS["Priority"]).unwrapped
     env.reset(seed=0)
     action = np.zeros(env.action_space.shape, np.float32)
-    wall, own = time.perf_counter(), time.thread_time()
+    begun = time.perf_counter()
     for _ in range(steps):
         if any(env.step(action)[2:4]):
             env.reset()
-    return (time.perf_counter() - wall) / steps * 1e6, (time.thread_time() - own) / steps * 1e6
+    return (time.perf_counter() - begun) / steps * 1e6
 
 
 def together(threads: int, steps: int) -> dict[str, float]:
-    """Return times of a vector, microseconds for an environment's step, and its longest step over the median one.
-
-    Returns:
-        ``wall``: wall time. ``cpu``: time with a core for each thread. ``longest``: of the calling thread.
-    """
+    """Return the ``time`` of an environment's step in a vector, microseconds, and the ``longest`` step, in medians."""
     arguments = {**TASKS["Priority"], "num_threads": threads, "stagger": STAGGER, "action": "priority"}
     envs = ServingVectorEnv(MANY, **arguments)
     envs.reset(seed=0)
     actions = np.zeros(envs.action_space.shape, np.float32)
     for _ in range(STAGGER):
         envs.step(actions)
-    episodes, calling, shared = envs.episodes, threading.get_ident(), [0.0, 0.0]
-
-    def counted(function: Any) -> Any:
-        def call(*given: Any) -> Any:
-            begun = time.thread_time()
-            answer = function(*given)
-            shared[threading.get_ident() != calling] += time.thread_time() - begun
-            return answer
-
-        return call
-
-    episodes._entry = counted(episodes._entry)
-    if threads > 1:
-        episodes.prepare = counted(episodes.prepare)  # type: ignore[method-assign]
-    wall, serial, spent = time.perf_counter(), time.thread_time(), []
+    spent = []
     for _ in range(steps):
         begun = time.perf_counter()
         envs.step(actions)
         spent.append(time.perf_counter() - begun)
-    wall, serial = time.perf_counter() - wall, time.thread_time() - serial
     envs.close()
-    per_step = 1e6 / (MANY * steps)
-    return {
-        "wall": wall * per_step,
-        "cpu": (serial - shared[0] + sum(shared) / threads) * per_step,
-        "longest": max(spent) / statistics.median(spent),
-    }
+    return {"time": 1e6 * sum(spent) / (MANY * steps), "longest": max(spent) / statistics.median(spent)}
 
 
 def main() -> None:
@@ -118,15 +91,14 @@ def main() -> None:
         found = results[name] = parts_of_an_end(name, repeats)
         shown = ", ".join(f"{what} {cost:.0f}" for what, cost in found.items())
         print(f"end of an episode of {name}: {sum(found.values()):.0f} us ({shown})", flush=True)
-    single = [min(times) for times in zip(*(alone(steps) for _ in range(rounds)), strict=True)]
-    print(f"Priority alone: {single[0]:.1f} us per step, {single[1]:.1f} of CPU time", flush=True)
+    single = min(alone(steps) for _ in range(rounds))
+    print(f"Priority alone: {single:.1f} us per step", flush=True)
     for threads in (1, 2):
         runs = [together(threads, steps) for _ in range(rounds)]
         found = results[f"{threads} threads"] = {what: min(run[what] for run in runs) for what in runs[0]}
-        faster = [one / found[what] for one, what in zip(single, ("wall", "cpu"), strict=True)]
         print(
-            f"vector of {MANY}, {threads} threads: {found['wall']:.1f} us, {faster[0]:.2f} times as fast; with a core "
-            f"each {found['cpu']:.1f} us, {faster[1]:.2f} times; longest step {found['longest']:.1f} medians",
+            f"vector of {MANY}, {threads} threads: {found['time']:.1f} us, {single / found['time']:.2f} times as fast; "
+            f"longest step {found['longest']:.1f} medians",
             flush=True,
         )
     write_json(options.json, {**results, "single": single})
